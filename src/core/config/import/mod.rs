@@ -57,6 +57,7 @@ mod trainer;
 mod trainer_tests;
 mod trl;
 mod trl_loss;
+mod trl_mixture;
 mod variables;
 mod veomni;
 mod veomni_model;

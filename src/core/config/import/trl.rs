@@ -6,17 +6,20 @@ use super::hub;
 use super::llama_parts;
 use super::sheet::Sheet;
 use super::trainer::{FROZEN, NO_FP16, READ_AHEAD, SAVES_MEMORY, TRACKERS, UNREAD};
-use super::trl_loss;
+use super::{trl_loss, trl_mixture};
 
 /// Keys that tell a config of TRL from one of LLaMA-Factory.
-pub(super) const OWN: [&str; 22] = [
+pub(super) const OWN: [&str; 26] = [
     "accelerate_config",
     "assistant_only_loss",
+    "attn_implementation",
     "beta",
     "completion_only_loss",
     "cpo_alpha",
     "dataset_config",
     "dataset_kwargs",
+    "dataset_mixer",
+    "dataset_mixture",
     "dataset_name",
     "dataset_num_proc",
     "dataset_test_split",
@@ -29,6 +32,7 @@ pub(super) const OWN: [&str; 22] = [
     "lora_target_modules",
     "loss_type",
     "max_length",
+    "max_seq_length",
     "num_processes",
     "padding_free",
     "use_peft",
@@ -200,7 +204,7 @@ fn model(sheet: &mut Sheet) {
     quantization(sheet);
     sheet.missing("it comes from config.json; model.overrides changes it", &["model_init_kwargs"]);
     sheet.settled("it comes from the tokenizer", &["eos_token", "pad_token"]);
-    sheet.missing("put it into the model's folder, or set data.template", &["chat_template_path"]);
+    sheet.missing("put it into the model's folder, or set data.template", &["chat_template", "chat_template_path"]);
 }
 
 /// Translates frozen weights of 4 and 8 bits beside adapters, as bitsandbytes rounds them.
@@ -221,6 +225,7 @@ fn quantization(sheet: &mut Sheet) {
 
 fn data(sheet: &mut Sheet) {
     named_set(sheet);
+    trl_mixture::read(sheet);
     if sheet.get("datasets").and_then(Value::as_array).is_some_and(|sets| sets.len() > 1) {
         sheet.once_per_epoch();
     }
@@ -258,8 +263,10 @@ fn data(sheet: &mut Sheet) {
     sheet.missing("its parts are keys of `data`", &["dataset_kwargs"]);
     let is_pairs = sheet.has_set("train.preference");
     // Their default where nothing is said; -1 and `null` are no limit.
-    let length = if sheet.get("max_length").is_some() { sheet.number("max_length") } else { Some(1024.0) };
-    match length.filter(|length| *length >= 1.0 && !sheet.is_null("max_length")) {
+    let is_old = sheet.get("max_length").is_none() && sheet.get("max_seq_length").is_some();
+    let key = if is_old { "max_seq_length" } else { "max_length" };
+    let length = if sheet.get(key).is_some() { sheet.number(key) } else { Some(1024.0) };
+    match length.filter(|length| *length >= 1.0 && !sheet.is_null(key)) {
         Some(length) => {
             sheet.set("data.pack.max_tokens", length as u64);
             if is_pairs {
@@ -267,13 +274,13 @@ fn data(sheet: &mut Sheet) {
             } else {
                 sheet.set("data.pack.too_long", "truncate");
             }
-            sheet.arrived("max_length", "data.pack.max_tokens");
+            sheet.arrived(key, "data.pack.max_tokens");
         }
         None => {
             const BOUNDED: &str =
                 "TRL trains on samples of any length; here data.pack.max_tokens limits them (default: 2048)";
             sheet.note(BOUNDED);
-            sheet.missing(BOUNDED, &["max_length"]);
+            sheet.missing(BOUNDED, &[key]);
         }
     }
     sheet.with("truncation_mode", "data.pack.too_long", |value| match value.as_str() {
@@ -397,6 +404,10 @@ fn run(sheet: &mut Sheet) {
             "eval_strategy evaluates a split of the data set, which a file has not: name a file in eval.path, or hold \
              samples out with data.val_size",
         );
+    }
+    sheet.missing("transformers calls it eval_strategy now: rename it, and import again", &["evaluation_strategy"]);
+    if sheet.has_set("eval.path") {
+        sheet.arrived("do_eval", "eval.path");
     }
     sheet.missing("eval.every_steps evaluates eval.path during the run", &["do_eval"]);
     sheet.missing(TRACKERS, &["trackio_space_id"]);
