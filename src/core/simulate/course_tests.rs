@@ -4,8 +4,8 @@
 use super::tests::spec;
 use super::*;
 use crate::config::Placement;
-use crate::message::{Grid, ItemMeta, SampleId, SampleMeta, Tower};
-use crate::schedule::EdgeCredits;
+use crate::message::{Grid, ItemMeta, Purpose, SampleId, SampleMeta, Tower};
+use crate::schedule::{EdgeCredits, EvaluationPass, EvaluationSet, EvaluationSpec};
 
 /// Samples of 20 to 90 tokens, two of three with one to three pictures.
 struct Mixed;
@@ -60,4 +60,17 @@ fn events_happen_in_the_same_order_as_ever() {
     });
     let near = |(found, known): (&f64, &f64)| (found - known).abs() <= 1e-9 * known.abs();
     assert!(found.iter().flatten().zip(known.iter().flatten()).all(near), "{found:?}, not {known:?}");
+}
+
+#[test]
+fn evaluations_take_no_part_in_simulated_steps() {
+    let [spec, ..] = specs();
+    let purpose = Purpose::Score { draw: 0 };
+    let pass = EvaluationPass { purpose, stream: 0, num_samples: 3, max_samples: 1, sigma: None };
+    let set = EvaluationSet { name: "val".to_owned(), every: 2, at_start: true, passes: vec![pass] };
+    let (decisive, save_best, patience) = (Some(0), true, Some(1));
+    let evaluation = EvaluationSpec { sets: vec![set], decisive, save_best, patience, min_delta: 0.0, batch_size: 1 };
+    let mut evaluated = spec.clone();
+    evaluated.coordinator.evaluation = Some(evaluation);
+    assert_eq!(simulate(&evaluated, &Mixed).unwrap().steps, simulate(&spec, &Mixed).unwrap().steps);
 }

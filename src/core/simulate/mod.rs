@@ -3,8 +3,8 @@
 //! The simulation is of discrete events, pure and deterministic: equal specs and seeds give equal reports, on any machine. It models
 //! every actor of the run, each engine's order of work (as `torch::engine` has it), pipeline stages of a foundation replica in 1F1B
 //! order, parcels with their credit, links with latency and bandwidth, reductions as barriers, jitter, and actors that share the cores of
-//! one machine. It does not model the scheduler's own time, checkpoints, memory, and tensor parallelism inside a rank, which is part of
-//! its [`Costs`].
+//! one machine. It does not model the scheduler's own time, checkpoints, evaluations, memory, and tensor parallelism inside a rank, which
+//! is part of its [`Costs`].
 //!
 //! [`Coordinator`]: crate::schedule::Coordinator
 

@@ -29,6 +29,8 @@ pub fn simulate(spec: &SimSpec, samples: &dyn Samples) -> Result<SimReport, SimE
     }
     let mut coordinator = spec.coordinator.clone();
     coordinator.save_points.every_steps = 0;
+    // Held-out samples are not among those of the simulation.
+    coordinator.evaluation = None;
     // Nobody comes or goes.
     coordinator.encoders.iter_mut().for_each(|pool| pool.elastic = false);
     let spec = SimSpec { coordinator, ..spec.clone() };
