@@ -42,7 +42,7 @@ impl fmt::Display for Report {
         for injected in &self.injected {
             writeln!(f, "  {:>6} ×  {}", injected.count, injected.fault)?;
         }
-        let (twin, faulty) = (self.twin.seconds(), self.faulty.seconds());
+        let (twin, faulty) = (self.twin.seconds, self.faulty.seconds);
         let (lost, median) = (faulty - twin, self.twin.median());
         writeln!(f, "steps     {} of {}", self.faulty.steps.len(), self.twin.steps.len())?;
         // A run is never the same time twice.
@@ -82,6 +82,7 @@ mod tests {
             dir: "runs/a".into(),
             steps: losses.iter().map(|loss| (loss.to_bits(), "00".to_owned())).collect(),
             step_ms: vec![100.0; losses.len()],
+            seconds: 0.1 * losses.len() as f64,
             files: BTreeMap::from([("model.safetensors".to_owned(), hash.to_owned())]),
         }
     }
@@ -89,7 +90,7 @@ mod tests {
     #[test]
     fn less_than_nothing_is_never_lost() {
         // Two steps of the same length.
-        let took = |seconds: f64| Traces { step_ms: vec![seconds * 500.0; 2], ..traces(&[2.0, 1.0], "a") };
+        let took = |seconds| Traces { step_ms: vec![1000.0; 2], seconds, ..traces(&[2.0, 1.0], "a") };
         let report = |seconds| {
             let (injected, has_ended_well) = (Vec::new(), true);
             Report { injected, twin: took(2.0), faulty: took(seconds), has_ended_well }.to_string()

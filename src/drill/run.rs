@@ -74,25 +74,25 @@ impl Drill {
                 let dir = self.plan.out.join("twin");
                 eprintln!("the run without faults: {}", dir.display());
                 // Through a proxy as well, so that the two differ by the faults alone.
-                let (status, _) = self.with(&dir, &Script::default())?;
+                let Ended { status, seconds, .. } = self.with(&dir, &Script::default())?;
                 if !status.success() {
                     bail!("the run without faults failed ({status}): {}", tail(&dir)?);
                 }
-                Traces::read(&dir)?
+                Traces { seconds, ..Traces::read(&dir)? }
             }
         };
         let dir = self.plan.out.join("faulty");
         eprintln!("the run with faults: {}", dir.display());
-        let (status, injected) = self.with(&dir, &self.plan.script)?;
+        let Ended { status, injected, seconds } = self.with(&dir, &self.plan.script)?;
         if !status.success() {
             eprintln!("the run with faults failed ({status}): {}", tail(&dir)?);
         }
-        let faulty = Traces::read(&dir)?;
+        let faulty = Traces { seconds, ..Traces::read(&dir)? };
         Ok(Report { injected, twin, faulty, has_ended_well: status.success() })
     }
 
-    /// Makes a run in `dir` with these faults; returns how it ended, and what has happened.
-    fn with(&self, dir: &Path, script: &Script) -> anyhow::Result<(ExitStatus, Vec<Injected>)> {
+    /// Makes a run in `dir` with these faults.
+    fn with(&self, dir: &Path, script: &Script) -> anyhow::Result<Ended> {
         fs::create_dir_all(dir).with_context(|| dir.display().to_string())?;
         let mut command = Command::new(std::env::current_exe()?);
         command.arg("run").arg(&self.plan.file).args(&self.plan.overrides);
@@ -110,11 +110,19 @@ impl Drill {
         let _ = fs::remove_file(&metrics);
         let mut run = command.spawn()?;
         let mut done = Done::new(script);
-        let status = watch(&mut run, &metrics, &proxy, &mut done, self.config.train.num_steps())?;
+        let (status, seconds) = watch(&mut run, &metrics, &proxy, &mut done, self.config.train.num_steps())?;
         let mut injected = proxy.injected();
         injected.iter_mut().zip(&done.counts).for_each(|(injected, done)| injected.count += done);
-        Ok((status, injected))
+        Ok(Ended { status, injected, seconds })
     }
+}
+
+/// A run that has ended.
+struct Ended {
+    status: ExitStatus,
+    injected: Vec<Injected>,
+    /// Seconds from the end of its first step to that of its last one, restarts included.
+    seconds: f64,
 }
 
 /// Returns the pools whose actors a fault may be about.
@@ -123,17 +131,27 @@ fn names(pools: &PoolSizes) -> Vec<PoolName> {
     [PoolName::SCHEDULER, PoolName::DATA].into_iter().chain(own).collect()
 }
 
-/// Watches the run until it ends: tells the proxy of steps, and does to processes what is to be done.
-fn watch(run: &mut Child, metrics: &Path, proxy: &Proxy, done: &mut Done, steps: u64) -> anyhow::Result<ExitStatus> {
+/// Watches the run until it ends: tells the proxy of steps, and does to processes what is to be done. Returns how it ended, and the
+/// seconds from the end of its first step to that of its last one.
+fn watch(
+    run: &mut Child,
+    metrics: &Path,
+    proxy: &Proxy,
+    done: &mut Done,
+    steps: u64,
+) -> anyhow::Result<(ExitStatus, f64)> {
     let mut before = 0;
+    let mut first = None;
+    let mut seconds = 0.0;
     let mut members = Members::new(run.id());
     loop {
         if let Some(status) = run.try_wait()? {
-            return Ok(status);
+            return Ok((status, seconds));
         }
         let now = fs::read(metrics).map_or(0, |text| text.iter().filter(|&&byte| byte == b'\n').count() as u64);
         if now != before {
             before = now;
+            seconds = first.get_or_insert_with(Instant::now).elapsed().as_secs_f64();
             proxy.advance(now);
         }
         if now < steps {

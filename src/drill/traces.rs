@@ -14,6 +14,9 @@ pub struct Traces {
     pub steps: Vec<(u64, String)>,
     /// Milliseconds of each step.
     pub step_ms: Vec<f64>,
+    /// Seconds from the end of the first step to that of the last one. A run that was not watched says how long it was active; the time
+    /// between its starts is not in it.
+    pub seconds: f64,
     /// Files of weights and optimizer state in the last checkpoint, with their hashes.
     pub files: BTreeMap<String, String>,
 }
@@ -23,9 +26,9 @@ impl Traces {
     /// There is no run in `dir`.
     pub fn read(dir: &Path) -> anyhow::Result<Self> {
         let metrics = read_metrics(&dir.join("metrics.jsonl"))?;
-        if metrics.is_empty() {
+        let (Some(first), Some(last)) = (metrics.first(), metrics.last()) else {
             bail!("{}: no step was run there", dir.display());
-        }
+        };
         let files = match latest(&dir.join("checkpoints"))? {
             Some(checkpoint) => hashes(&checkpoint)?,
             None => BTreeMap::new(),
@@ -34,13 +37,9 @@ impl Traces {
             dir: dir.to_owned(),
             steps: metrics.iter().map(|step| (step.loss.to_bits(), step.ledger.clone())).collect(),
             step_ms: metrics.iter().map(|step| step.step_ms).collect(),
+            seconds: last.active_s - first.active_s,
             files,
         })
-    }
-
-    /// Seconds that its steps took.
-    pub fn seconds(&self) -> f64 {
-        self.step_ms.iter().sum::<f64>() / 1e3
     }
 
     /// Returns the median time of a step, in seconds.
@@ -59,4 +58,23 @@ fn hashes(checkpoint: &Path) -> anyhow::Result<BTreeMap<String, String>> {
     let hash = |entry: &serde_json::Value| entry["sha256"].as_str().unwrap_or_default().to_owned();
     let step = checkpoint.file_name().unwrap_or_default().to_string_lossy();
     Ok(tensors.map(|(name, entry)| (format!("{step}/{name}"), hash(entry))).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use loongforge_core::observe::StepMetrics;
+
+    #[test]
+    fn time_between_steps_counts() {
+        let dir = tempfile::tempdir().unwrap();
+        assert!(Traces::read(dir.path()).is_err());
+        // Steps of 100 ms, before the last of which the run began again.
+        let step = |(step, active_s)| StepMetrics { step, active_s, step_ms: 100.0, ..StepMetrics::default() };
+        let steps = [(0, 1.5), (1, 1.75), (2, 5.5)].map(step);
+        let lines: String = steps.iter().map(|step| serde_json::to_string(step).unwrap() + "\n").collect();
+        fs::write(dir.path().join("metrics.jsonl"), lines).unwrap();
+        let traces = Traces::read(dir.path()).unwrap();
+        assert_eq!((traces.seconds, traces.median(), traces.steps.len()), (4.0, 0.1, 3));
+    }
 }
