@@ -185,7 +185,7 @@ impl Dataset {
         expect_unpacked(self.packed_source())
     }
 
-    /// Returns a sentence about each folder that has files which are not read.
+    /// Returns a sentence about each folder that has files which are not read, and about each set whose records are read as lines.
     pub fn left_out(&self) -> Vec<String> {
         Source::left_out(&self.sources)
     }

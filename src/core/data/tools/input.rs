@@ -111,7 +111,7 @@ impl Inputs {
         source.refused(index, error)
     }
 
-    /// Returns a sentence about each folder that has files which are not read.
+    /// Returns a sentence about each folder that has files which are not read, and about each set whose records are read as lines.
     pub fn left_out(&self) -> Vec<String> {
         Source::left_out(&self.sources)
     }

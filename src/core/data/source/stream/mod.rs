@@ -104,12 +104,25 @@ impl Source {
         &self.name
     }
 
-    /// Returns a sentence about each folder of these data sets that has files which none of them reads.
+    /// Returns a sentence about each folder of these data sets that has files which none of them reads, and about each set whose records
+    /// are read as lines.
     pub fn left_out(sources: &[Self]) -> Vec<String> {
         let paths = || sources.iter().flat_map(|source| source.paths.iter().map(move |path| (path, source.asked)));
         let read: BTreeSet<PathBuf> = paths().filter_map(|(path, _)| std::fs::canonicalize(path).ok()).collect();
         let is_read = |folder: &Path| std::fs::canonicalize(folder).is_ok_and(|folder| read.contains(&folder));
-        paths().flat_map(|(path, format)| left_out(path, format, &is_read)).collect()
+        let left = paths().flat_map(|(path, format)| left_out(path, format, &is_read));
+        left.chain(sources.iter().filter_map(Self::records_as_lines)).collect()
+    }
+
+    /// Returns a sentence about the first file of records whose lines are learned as they are.
+    fn records_as_lines(&self) -> Option<String> {
+        let has_records = |shard: &&Shard| matches!(shard.container(), Container::Json | Container::Sheet(_));
+        let shard = self.shards.iter().find(has_records).filter(|_| self.layout == RecordLayout::Plain)?;
+        Some(format!(
+            "{}: with `format: plain` its lines are learned as they are, with the names of fields and all marks; set \
+             `format: text` to learn the field `text` alone",
+            shard.name
+        ))
     }
 
     /// Returns name, size and tag of each of its shards.

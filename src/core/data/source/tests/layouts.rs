@@ -279,6 +279,22 @@ fn long_texts_are_cut_and_nothing_is_lost() {
     assert!(sft(&TrainFile::new(folder.path("e.jsonl").as_str())).contains("train.phase"));
 }
 
+#[test]
+fn records_that_are_read_as_lines_are_told() {
+    let folder = Folder::new();
+    let json = folder.write("a.jsonl", "{\"text\": \"one\"}\n");
+    let text = folder.write("a.txt", "{\"text\": \"one\"}\n");
+    let said = |path: &Path, format| {
+        let source = open(&TrainFile { format, ..TrainFile::new(path) }).unwrap();
+        (shown(&source, 0), Source::left_out(&[source]).concat())
+    };
+    let (learned, told) = said(&json, Format::Plain);
+    assert_eq!(learned, "{\"text\": \"one\"}");
+    assert!(told.contains("a.jsonl: with `format: plain`") && told.contains("`format: text`"), "{told}");
+    assert_eq!(said(&json, Format::Text), ("one".to_owned(), String::new()));
+    assert_eq!(said(&text, Format::Plain).1, "");
+}
+
 /// Escapes and other fields make a record longer, and not its text.
 fn of_their_own_length(folder: &Folder) {
     let long = "long ".repeat(20);
