@@ -88,6 +88,15 @@ pub enum FolderError {
 }
 
 impl FolderError {
+    /// Says of a mistake in a model's config that it is at `place`.
+    pub(super) fn of_config(self, place: PathBuf) -> Self {
+        match self {
+            Self::Model { source, .. } => Self::Model { path: place, source },
+            Self::Alike { what, .. } => Self::Alike { path: place, what },
+            other => other,
+        }
+    }
+
     /// Says of a model that a run has saved in `folder`, and that has a family which this program lacks, that it needs its own
     /// program; other errors stay.
     pub(super) fn of_saved(self, folder: &Path) -> Self {

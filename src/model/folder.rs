@@ -55,6 +55,11 @@ impl ModelFolder {
             (None, true) if has_parts(model) => Value::Object(serde_json::Map::new()),
             (None, true) => return Err(FolderError::Missing { key: "model.load" }),
         };
+        // The tokenizer may be elsewhere.
+        let place = match &load {
+            Some(folder) if model.config.is_empty() => folder.join("config.json"),
+            _ => PathBuf::from("model.config"),
+        };
         // Its parts are then those of the program that saved it.
         let as_saved = model.config.is_empty() && model.overrides.is_empty() && !has_parts(model);
         let saved = load.filter(|load| as_saved && is_saved(load, &json));
@@ -86,7 +91,7 @@ impl ModelFolder {
             grow_vocabulary(&mut json, &path)?;
         }
         notes.extend(crate::model::composite::ignored(&json));
-        let understood = Self::understand(&path, json);
+        let understood = Self::understand(&path, json).map_err(|error| error.of_config(place));
         let understood = understood.map_err(|error| match &saved {
             Some(saved) => error.of_saved(saved),
             None => error,
@@ -297,6 +302,24 @@ mod tests {
         std::fs::write(dir.path().join(MANIFEST), "{}").unwrap();
         let told = error(&alone);
         assert!(told.contains("model_type is \"bigram\"") && told.contains(own), "{told}");
+    }
+
+    #[test]
+    fn a_mistake_in_a_config_is_not_said_to_be_in_the_folder_of_the_tokenizer() {
+        let [dir, tokenizer] = [(); 2].map(|()| tempfile::tempdir().unwrap());
+        let config = json!({"model_type": "llama", "hidden_size": 64, "intermediate_size": 160, "num_hidden_layers": 2,
+            "num_attention_heads": 4, "rope_theta": 1e4, "rms_norm_eps": 1e-5, "max_position_embeddings": 512});
+        std::fs::write(dir.path().join("config.json"), config.to_string()).unwrap();
+        let error = |from: Value| {
+            let mut model = json!({"tokenizer": tokenizer.path()});
+            model.as_object_mut().unwrap().extend(from.as_object().unwrap().clone());
+            let model: Model = serde_json::from_value(model).unwrap();
+            ModelFolder::open(&model).map(|_| ()).unwrap_err().to_string()
+        };
+        let written = error(json!({"config": config}));
+        assert!(written.starts_with("model.config: ") && written.contains("vocab_size is missing"), "{written}");
+        let loaded = error(json!({"load": dir.path()}));
+        assert!(loaded.starts_with(&format!("{}: ", dir.path().join("config.json").display())), "{loaded}");
     }
 
     /// A folder of another type, with the tensors of a known one.
