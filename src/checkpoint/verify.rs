@@ -4,6 +4,7 @@ use super::fit::{expect_fit, load_options};
 use super::inspect::optimizer_files;
 use super::row_blocks;
 use crate::model::folder::ModelFolder;
+use crate::model::locate::is_lora_of_others;
 use loongforge_core::checkpoint::{MANIFEST, Manifest};
 use loongforge_core::data::Tokenizer;
 use loongforge_core::engine::error_chain;
@@ -31,7 +32,10 @@ pub fn verify(folder: &Path) -> Vec<(&'static str, Result<String, String>)> {
     if folder.join(INDEX_FILE).is_file() {
         checks.push(("index", outcome(index(folder))));
     }
-    checks.push(("config and tensors", outcome(config(folder))));
+    // Other programs keep adapters without a config.
+    if !(folder.is_file() && is_lora_of_others(folder)) {
+        checks.push(("config and tensors", outcome(config(folder))));
+    }
     if folder.join("tokenizer.json").is_file() {
         checks.push(("tokenizer", outcome(tokenizer(folder))));
     }

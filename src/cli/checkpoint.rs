@@ -5,7 +5,7 @@ use super::forecast::count;
 use super::{UsageError, exit};
 use crate::checkpoint::{self, Difference, Export, Exported, Format, GgufType, TensorDiff};
 use crate::model::hub::Hub;
-use crate::model::locate::find_model;
+use crate::model::locate::{find_model, find_weights};
 use crate::model::push::push;
 use clap::{Args, Subcommand, ValueEnum};
 use loongforge_core::config::Size;
@@ -250,12 +250,13 @@ pub fn checkpoint(args: CheckpointArgs) -> anyhow::Result<ExitCode> {
 fn act(action: Action) -> anyhow::Result<ExitCode> {
     match action {
         Action::Inspect { folder, all } => {
-            print!("{}", checkpoint::inspect(&find_model(&folder)?, all)?);
+            print!("{}", checkpoint::inspect(&find_weights(&folder)?, all)?);
             Ok(ExitCode::SUCCESS)
         }
-        Action::Verify { folder } => verify(&find_model(&folder)?),
+        Action::Verify { folder } => verify(&find_weights(&folder)?),
         Action::Diff { left, right, tolerance, json } => {
-            let (a, b) = (Checkpoint::open_any(&find_model(&left)?)?, Checkpoint::open_any(&find_model(&right)?)?);
+            let open = |named: &str| anyhow::Ok(Checkpoint::open_any(&find_weights(named)?)?);
+            let (a, b) = (open(&left)?, open(&right)?);
             let found = checkpoint::diff(&a, &b)?;
             if json {
                 show_json(&found, tolerance);

@@ -6,7 +6,7 @@ use loongforge_core::checkpoint::{CheckpointError, Manifest, latest};
 use loongforge_core::config::lora_files_of_two;
 use loongforge_core::data::MODEL_INDEX;
 use loongforge_core::text::shell_word;
-use loongforge_torch::train::hf::{TensorFile, is_adapter};
+use loongforge_torch::train::hf::{INDEX_FILE, SINGLE_FILE, TensorFile, is_adapter};
 use loongforge_torch::train::{AdapterError, DIFFUSERS_LORA_FILE, adapter_base};
 use std::path::{Path, PathBuf};
 
@@ -73,6 +73,15 @@ pub fn find_model(named: &str) -> Result<PathBuf, BaseError> {
     Ok(folder)
 }
 
+/// Works like [`find_model`], and of a folder with adapters that were exported for another program returns their file.
+///
+/// # Errors
+/// Fails as that function does.
+pub fn find_weights(named: &str) -> Result<PathBuf, BaseError> {
+    let folder = find_model(named)?;
+    Ok(lora_in(&folder).unwrap_or(folder))
+}
+
 /// Describes where what makes up a model is.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ModelFolders {
@@ -129,6 +138,8 @@ impl ModelFolders {
     /// # Errors
     /// Fails as that function does, or where `base` is missing.
     pub fn find_any(path: &Path, base: Option<&str>) -> Result<Self, BaseError> {
+        let file = lora_in(path).filter(|_| !is_lora_of_others(path));
+        let path = file.as_deref().unwrap_or(path);
         if !is_lora_of_others(path) {
             return Self::find(path, base);
         }
@@ -155,12 +166,23 @@ impl ModelFolders {
 
 /// Returns whether a path is a file of adapters as ComfyUI, kohya's scripts and Diffusers have them, or a folder of such that
 /// `AdapterFolder::open` knows.
-fn is_lora_of_others(path: &Path) -> bool {
+pub fn is_lora_of_others(path: &Path) -> bool {
     let has_adapters = |file: TensorFile| file.tensors().keys().any(|name| name.contains(".lora_"));
     match path.is_file() {
         true => TensorFile::open(path).is_ok_and(has_adapters),
         false => !is_adapter(path) && (path.join(DIFFUSERS_LORA_FILE).is_file() || lora_files_of_two(path).is_some()),
     }
+}
+
+/// Returns the file of adapters in a folder that has no other weights, as `checkpoint export` writes it.
+fn lora_in(folder: &Path) -> Option<PathBuf> {
+    if [SINGLE_FILE, INDEX_FILE, "config.json", MODEL_INDEX].iter().any(|name| folder.join(name).is_file()) {
+        return None;
+    }
+    let files = std::fs::read_dir(folder).ok()?.filter_map(|entry| entry.ok().map(|entry| entry.path()));
+    let mut weights = files.filter(|file| file.extension().is_some_and(|kind| kind == "safetensors"));
+    let file = weights.next().filter(|_| weights.next().is_none())?;
+    (!is_adapter(folder) && is_lora_of_others(&file)).then_some(file)
 }
 
 /// Returns whether the run of a checkpoint took the weights of a part from a folder of its own.
@@ -235,5 +257,19 @@ mod tests {
             write(MANIFEST, &of_run.to_text());
             assert!(error().contains(part), "{}", error());
         }
+    }
+    #[test]
+    fn adapters_for_another_program_are_found_in_their_folder() {
+        let dir = tempfile::tempdir().unwrap();
+        let header = r#"{"a.lora_A.weight":{"dtype":"F32","shape":[1],"data_offsets":[0,4]}}"#;
+        let bytes = [&(header.len() as u64).to_le_bytes()[..], header.as_bytes(), &[0; 4]].concat();
+        let file = dir.path().join("lora.safetensors");
+        std::fs::write(&file, bytes).unwrap();
+        let named = dir.path().to_str().unwrap();
+        assert_eq!(find_weights(named).unwrap(), file);
+        assert_eq!(ModelFolders::find_any(dir.path(), Some(named)).unwrap().adapters, Some(file));
+        // Beside weights they are not what is meant.
+        std::fs::write(dir.path().join(SINGLE_FILE), "").unwrap();
+        assert_eq!(find_weights(named).unwrap(), dir.path());
     }
 }
