@@ -43,6 +43,8 @@ pub enum BaseError {
     Whole { folder: PathBuf },
     #[error("{path} holds adapters and does not name their base model: name it with --base")]
     NoBase { path: PathBuf },
+    #[error("{path} is a config, not a model: name the folder of its run (`run.dir`), that of a model, or a hub id")]
+    Config { path: PathBuf },
 }
 
 /// Returns the folder of the model that a user names: a folder, a hub id, or the folder of a run, of which the newest checkpoint is
@@ -54,7 +56,9 @@ pub fn find_model(named: &str) -> Result<PathBuf, BaseError> {
     let folder = resolve_model(named)?;
     // One file of weights is a model as well.
     if folder.is_file() {
-        return Ok(folder);
+        let is_yaml = folder.extension().is_some_and(|kind| kind == "yaml" || kind == "yml");
+        let is_config = is_yaml || folder.ends_with("config.json");
+        return if is_config { Err(BaseError::Config { path: folder }) } else { Ok(folder) };
     }
     if !folder.is_dir() {
         return Err(BaseError::Missing { folder });
@@ -271,5 +275,14 @@ mod tests {
         // Beside weights they are not what is meant.
         std::fs::write(dir.path().join(SINGLE_FILE), "").unwrap();
         assert_eq!(find_weights(named).unwrap(), dir.path());
+    }
+
+    #[test]
+    fn a_config_is_no_model() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("my.yaml");
+        std::fs::write(&file, "run: { name: my }").unwrap();
+        let error = find_model(file.to_str().unwrap()).unwrap_err().to_string();
+        assert!(error.contains("my.yaml is a config, not a model: name the folder of its run"), "{error}");
     }
 }
