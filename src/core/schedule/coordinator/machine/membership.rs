@@ -183,7 +183,7 @@ impl Coordinator {
     pub(super) fn doubted(&mut self, Doubt { by, encoder, reason }: Doubt) -> Result<(), Broken> {
         match self.drain.has_ended(encoder) || !self.may_lose(encoder) {
             true => Ok(()),
-            false => self.exclude(encoder, format!("{by} lost its connection: {reason}")),
+            false => self.exclude(encoder, format!("{by} lost the connection to it: {reason}")),
         }
     }
 
