@@ -129,6 +129,10 @@ fn the_run_begins_again_at_its_last_checkpoint_where_the_foundation_dies() {
     let output = run(&fixture, "given-up", "foundation/0@before_commit:1=kill", &["run.max_restarts=1"]);
     let text = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.code() == Some(4) && text.contains("foundation/0"), "{text}");
+    assert!(text.contains("has no checkpoint: start again with the same command"), "{text}");
+    let output = run(&fixture, "lost", "foundation/0@before_commit:5=kill", &[every[0], "run.max_restarts=0"]);
+    let text = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.code() == Some(4) && text.contains("resume with --resume; the last checkpoint is"), "{text}");
 }
 
 /// The other rank fails at once, for want of it in a collective, and before its end is known.

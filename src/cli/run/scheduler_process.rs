@@ -18,11 +18,12 @@ use crate::run::uploads;
 use loongforge_actors::checkpoint::{Uploads, clean, restore};
 use loongforge_actors::journal::is_open;
 use loongforge_actors::launch::{is_takeover, keeper};
+use loongforge_core::checkpoint::latest;
 use loongforge_core::config::{Device, Loaded, RunConfig};
 use loongforge_core::observe::Console;
 use loongforge_torch::device::settle;
 use std::os::unix::process::parent_id;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 /// Name of the scheduler's journal in a run's folder.
@@ -165,6 +166,9 @@ impl SchedulerProcess<'_> {
             // Who stopped the run starts it again by this code.
             (ended, copied) => {
                 copied.unwrap_or_else(|error| self.console.line(&format!("warning: {error}")));
+                if ended.as_ref().is_err_and(|error| exit::of(error) == exit::LOST) {
+                    self.console.line(&way_on(&config.checkpoint.dir));
+                }
                 ended
             }
         }
@@ -197,5 +201,13 @@ impl SchedulerProcess<'_> {
         }
         let opened = Snapshots::new();
         opened.inspect_err(|error| console.line(&format!("warning: checkpoint.snapshot_every: {error:#}"))).ok()
+    }
+}
+
+/// Returns what to do about a run that has lost a process and does not begin again by itself.
+fn way_on(checkpoints: &Path) -> String {
+    match latest(checkpoints) {
+        Ok(Some(newest)) => format!("resume with --resume; the last checkpoint is {}", newest.display()),
+        _ => format!("{} has no checkpoint: start again with the same command", checkpoints.display()),
     }
 }
