@@ -24,6 +24,14 @@ pub trait Block: Send + Sync {
         text.map_or_else(|| self.num_bytes(index), |text| text.len() as u64)
     }
 
+    /// Returns the number of ids that a record lists under `key`; 0 where that cannot be told. Where there are at most `few`, it may be any
+    /// number up to that.
+    fn num_ids(&self, index: u64, key: &str, _few: u64) -> u64 {
+        let record = self.read(index).ok();
+        let ids = record.as_ref().and_then(|record| record.field(key)?.as_array());
+        ids.map_or(0, |ids| ids.len() as u64)
+    }
+
     /// # Errors
     /// Returns the reason why the record cannot be used.
     fn read(&self, index: u64) -> Result<Record, String>;

@@ -162,8 +162,11 @@ impl Block for Documents {
         self.places.len() as u64
     }
 
-    /// Returns the number of tokens, by which long documents are cut.
     fn num_bytes(&self, index: u64) -> u64 {
+        self.places[index as usize].1 * self.kind.bytes()
+    }
+
+    fn num_ids(&self, index: u64, _: &str, _: u64) -> u64 {
         self.places[index as usize].1
     }
 

@@ -7,6 +7,7 @@ use serde_json::{Map, Value as Json};
 use super::block::{Body, Record};
 use super::captioned::{self, Captioned, is_captioned};
 use super::fields::{self, FieldMap};
+use super::ids::{IDS, ids};
 use super::labeled::{self, LABELS, Labeled};
 use super::locate::Files;
 use super::messages::{Conversation, Turn};
@@ -122,6 +123,7 @@ impl RecordLayout {
                 }
                 None => Self::Text,
             },
+            () if first(IDS).is_i64() => Self::Tokens,
             () if is_captioned(has) => Self::Captioned,
             () => {
                 let seen = match json.as_object() {
@@ -141,8 +143,8 @@ impl RecordLayout {
                 };
                 return Err(format!(
                     "{seen}: expected messages, conversations, texts, instruction with output, prompt with \
-                     completion, chosen with rejected, audio_filepath, audio with text, or text; set columns if \
-                     fields have other names, such as columns: {{instruction: question, output: answer}}{}",
+                     completion, chosen with rejected, audio_filepath, audio with text, text, or input_ids; set \
+                     columns if fields have other names, such as columns: {{instruction: question, output: answer}}{}",
                     of_table(json)
                 ));
             }
@@ -224,6 +226,9 @@ impl RecordLayout {
         }
         if let Body::Tokens(ids) = record.body {
             return Ok(Whole::Tokens(ids));
+        }
+        if *self == Self::Tokens {
+            return ids(&renamed(std::mem::take(&mut record.body), columns)?).map(Whole::Tokens);
         }
         if *self == Self::Captioned {
             let fields = match std::mem::take(&mut record.body) {

@@ -222,6 +222,17 @@ impl Block for Lines {
         bytes.ok().and_then(|bytes| text_len(&bytes, key)).unwrap_or(len)
     }
 
+    fn num_ids(&self, index: u64, key: &str, few: u64) -> u64 {
+        // An id and the mark before it take two bytes at least.
+        let most = self.num_bytes(index) / 2;
+        if most <= few {
+            return most;
+        }
+        let record = self.read(index).ok();
+        let ids = record.as_ref().and_then(|record| record.field(key)?.as_array());
+        ids.map_or(0, |ids| ids.len() as u64)
+    }
+
     fn read(&self, index: u64) -> Result<Record, String> {
         let len = self.num_bytes(index);
         if len > MAX_RECORD_BYTES {

@@ -32,6 +32,7 @@ mod foreign;
 mod hub;
 mod hub_card;
 mod hub_commit;
+mod ids;
 mod index;
 mod indexed;
 mod kinds;

@@ -11,7 +11,7 @@ use super::block::Block;
 use super::captioned;
 use super::chosen::Chosen;
 use super::content::{Content, fetch};
-use super::cut::{TextPiece, TokenPiece};
+use super::cut::{TextPiece, TokenPiece, num_token_pieces};
 use super::folder::Folder;
 use super::layout::{RecordLayout, Whole};
 use super::order::{Order, sums};
@@ -319,9 +319,10 @@ impl Source {
                 shown.chain(&mut captioned.mask).try_for_each(fetch)?;
                 Ok(Content::Captioned(*captioned))
             }
-            Whole::Tokens(ids) => match ids.is_empty() {
-                true => Err("the document has no tokens".to_owned()),
-                false => Ok(Content::Tokens(TokenPiece::of(ids, piece, self.piece_bytes))),
+            Whole::Tokens(ids) => match num_token_pieces(ids.len() as u64, self.piece_bytes) {
+                _ if ids.is_empty() => Err("the document has no tokens".to_owned()),
+                num if num != opened.num_pieces(record) => Err("its number of tokens has changed".to_owned()),
+                _ => Ok(Content::Tokens(TokenPiece::of(ids, piece, self.piece_bytes))),
             },
             Whole::Text(text) => {
                 let piece = TextPiece::of(&text, piece, opened.num_pieces(record));

@@ -8,6 +8,7 @@ use crate::config::Format;
 use crate::data::source::block::Block;
 use crate::data::source::content::Content;
 use crate::data::source::cut::{NUM_PROBES, num_pieces, num_token_pieces, piece_bytes};
+use crate::data::source::ids::IDS;
 use crate::data::source::index::Index;
 use crate::data::source::layout::RecordLayout;
 use crate::data::source::order::sums;
@@ -16,25 +17,21 @@ use crate::data::source::parallel::in_parallel;
 use super::Unit;
 
 impl Source {
-    /// Pieces of a text of so many bytes, or of a document of so many tokens.
-    fn pieces_of(&self, len: u64) -> u64 {
-        match self.layout {
-            RecordLayout::Tokens => num_token_pieces(len, self.piece_bytes),
-            _ => num_pieces(len, self.piece_bytes),
-        }
-    }
-
     /// Pieces of a record. Its text may be much shorter than the record, and is measured where that would be several.
     pub(super) fn pieces_in(&self, block: &dyn Block, record: u64) -> u64 {
-        match self.pieces_of(block.num_bytes(record)) {
-            2.. if self.layout == RecordLayout::Text => self.pieces_of(block.text_bytes(record, self.text_key())),
+        let most = self.piece_bytes;
+        if self.layout == RecordLayout::Tokens {
+            return num_token_pieces(block.num_ids(record, self.key(IDS), most), most);
+        }
+        match num_pieces(block.num_bytes(record), most) {
+            2.. if self.layout == RecordLayout::Text => num_pieces(block.text_bytes(record, self.key("text")), most),
             pieces => pieces,
         }
     }
 
-    /// Returns the field that texts are under.
-    fn text_key(&self) -> &str {
-        self.columns.get("text").map_or("text", String::as_str)
+    /// Returns the name that the set's files have for a field.
+    fn key<'a>(&'a self, field: &'a str) -> &'a str {
+        self.columns.get(field).map_or(field, String::as_str)
     }
 
     /// Returns the most bytes of a piece of a text, or tokens of a piece of a document.
@@ -60,8 +57,8 @@ impl Source {
         // Blocks that are open were not cut.
         let held = std::mem::take(self.open.get_mut().unwrap_or_else(PoisonError::into_inner));
         let kind = match (&self.layout, self.asked == Format::Plain) {
-            (RecordLayout::Tokens, _) => "token".to_owned(),
-            (RecordLayout::Text, _) => format!("{:?}", self.text_key()),
+            (RecordLayout::Tokens, _) => format!("token {:?}", self.key(IDS)),
+            (RecordLayout::Text, _) => format!("{:?}", self.key("text")),
             (_, true) => "plain".to_owned(),
             (_, false) => "text".to_owned(),
         };

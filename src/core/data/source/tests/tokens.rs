@@ -116,3 +116,39 @@ fn damaged_indexes_are_named_with_what_is_wrong() {
     folder.write("a.bin", [1; 16]);
     assert_eq!(of(folder.path("a.idx")).len(), 2);
 }
+
+#[test]
+fn ids_that_records_list_are_documents() {
+    let folder = Folder::new();
+    let lines = [
+        json!({"input_ids": [5, 6, 7, 8, 9], "attention_mask": [1, 1, 1, 1, 1], "labels": [5, 6, 7, 8, 9]}),
+        json!({"input_ids": [1]}),
+        json!({"input_ids": [2, 3], "labels": [-100, 3]}),
+        json!({"input_ids": [2, 0], "attention_mask": [1, 0]}),
+        json!({"input_ids": [2, "a"]}),
+        json!({"input_ids": []}),
+    ];
+    let text = lines.iter().map(|line| format!("{line}\n")).collect::<String>();
+    let file = folder.write("a.jsonl", text);
+    let open = |max| Source::open(&TrainFile::new(file.as_path()), Phase::Pretrain, max, str::len).unwrap();
+    let read = |source: &Source, index| match source.read(index) {
+        Ok(Content::Tokens(TokenPiece { ids })) => Ok(ids),
+        Ok(other) => panic!("{other:?}"),
+        Err(bad) => Err(bad.reason),
+    };
+    let source = open(usize::MAX);
+    assert_eq!((source.len(), source.format(), read(&source, 0)), (6, "tokens", Ok(vec![5, 6, 7, 8, 9])));
+    for (index, part) in [(2, "`labels` differ"), (3, "marks padding"), (4, "not a whole number"), (5, "no tokens")] {
+        let reason = read(&source, index).unwrap_err();
+        assert!(reason.contains(part), "{part}: {reason}");
+    }
+    // Longer documents are cut, and the length of their lines does not matter.
+    let cut = open(2);
+    let pieces: Vec<_> = (0..4).map(|index| read(&cut, index).unwrap()).collect();
+    assert_eq!((cut.len(), pieces), (8, vec![vec![5], vec![6, 7], vec![8, 9], vec![1]]));
+    let renamed = folder.write("b.jsonl", "{\"tokens\": [4, 5]}");
+    let columns = [("input_ids".to_owned(), "tokens".to_owned())].into();
+    let file = TrainFile { columns, ..TrainFile::new(renamed.as_path()) };
+    let source = Source::open(&file, Phase::Pretrain, 1, str::len).unwrap();
+    assert_eq!(ids(&source), [[4], [5]]);
+}
