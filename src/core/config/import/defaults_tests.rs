@@ -186,6 +186,15 @@ fn megatrons_dropout_and_its_wsd_are_told() {
     assert_eq!(missing(&cosine), ["--lr-wsd-decay-style"]);
 }
 
+#[test]
+fn the_loss_at_the_ends_of_megatrons_documents_has_the_reason_of_its_phase() {
+    for (phase, part) in [("", "another document"), ("--sft", "only answers")] {
+        let imported = import(&format!("torchrun pretrain_gpt.py --train-iters 9 --eod-mask-loss {phase}")).unwrap();
+        let told = imported.keys.iter().find(|key| key.key == "--eod-mask-loss").unwrap();
+        assert!(matches!(told.fate, Fate::Settled(why) if why.contains(part)), "{part}");
+    }
+}
+
 /// Keys of adapters that are left over turn none on where all weights are trained, and an adapter that is continued has its own rank.
 #[test]
 fn keys_of_adapters_apply_to_new_ones_alone() {

@@ -19,7 +19,11 @@ pub(super) fn read(sheet: &mut Sheet) {
         "the chat template is that of the model's folder; data.template has built-in ones",
         &["chat_template", "chat_template_kwargs"],
     );
-    sheet.settled("only answers count in the loss of train.phase sft", &["eod_mask_loss"]);
+    let of_ends = match is_sft {
+        true => "only answers count in the loss of train.phase sft",
+        false => "no token is predicted from the end of another document",
+    };
+    sheet.settled(of_ends, &["eod_mask_loss"]);
     sheet.missing("train.phase: pretrain counts every token", &["train_on_prompt", "add_question_in_pretrain"]);
     sheet.missing(
         "name files and columns in data.train",
