@@ -126,6 +126,7 @@ fn a_run_that_takes_no_step_leaves_the_one_before_and_says_why() {
     let names = |contents: BTreeMap<PathBuf, Vec<u8>>| contents.into_keys().collect::<Vec<_>>();
     assert_eq!(names(contents(&fixture)), names(before.clone()));
     assert!(said.code == 5 && contents(&fixture) == before, "{}", said.err);
+    assert!(said.err.contains("took no step; what it wrote is in"), "{}", said.err);
     let kept = fixture.contents("run/failed-overwrite");
     let names: Vec<_> = kept.keys().map(|path| path.file_name().unwrap().to_string_lossy()).collect();
     assert!(names.iter().any(|name| name.starts_with("nonfinite-step-")), "{names:?}");

@@ -219,7 +219,8 @@ impl FormerRun {
 
     fn put_back(&self) -> Result<()> {
         let run = &self.dirs[0];
-        if self.is_moved() {
+        let had_begun = self.is_moved();
+        if had_begun {
             // What is there is of the run that took no step.
             for dir in &self.dirs {
                 for name in of_run(dir)? {
@@ -241,7 +242,12 @@ impl FormerRun {
         }
         point("back_done")?;
         move_to(&run.join(ASIDE), &run.join(GONE))?;
-        tracing::warn!("{}: the previous run was restored, since the new one took no step", run.display());
+        let failed = run.join(FAILED);
+        let kept = match had_begun && failed.is_dir() {
+            true => format!("; what it wrote is in {}", failed.display()),
+            false => String::new(),
+        };
+        tracing::warn!("{}: the previous run was restored, since the new one took no step{kept}", run.display());
         remove_gone(run)
     }
 }
