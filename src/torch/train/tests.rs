@@ -224,7 +224,13 @@ fn a_torn_file_is_named() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("model.safetensors");
     let params = store(Kind::Float);
-    assert!(matches!(load_weights(&params, folder.path()), Err(WeightsError::NoWeights { .. })));
+    let error = || load_weights(&params, folder.path()).unwrap_err();
+    assert!(matches!(error(), WeightsError::NoWeights { .. }));
+    assert!(error().to_string().ends_with("(nor its .index.json)"), "{}", error());
+    for (name, part) in [("vae", "it has vae.safetensors: name"), ("text", "it has text.safetensors and 1 more")] {
+        std::fs::write(folder.path().join(name).with_extension("safetensors"), "").unwrap();
+        assert!(error().to_string().contains(part), "{}", error());
+    }
     save_weights(&params, folder.path(), &Shards::single()).unwrap();
     let whole = std::fs::read(&path).unwrap();
     for len in [0, 7, 8, 30, whole.len() - 1] {

@@ -11,8 +11,9 @@ pub enum WeightsError {
     File(#[from] TensorFileError),
     #[error(transparent)]
     Native(#[from] NativeError),
-    #[error("{folder} has no {stem}.safetensors (nor its .index.json)")]
-    NoWeights { folder: PathBuf, stem: String },
+    /// `others`: the files of weights that are there, behind a semicolon.
+    #[error("{folder} has no {stem}.safetensors (nor its .index.json){others}")]
+    NoWeights { folder: PathBuf, stem: String, others: String },
     #[error(
         "{folder} has its weights in pickle files ({file}), which run code when they are opened and are never read; if you trust \
          it, convert it once: python -c \"from transformers import AutoModel; \

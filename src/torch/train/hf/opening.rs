@@ -31,8 +31,21 @@ pub(super) fn open_in(folder: &Path, stem: &str) -> Result<Vec<TensorFile>, Weig
     Err(match (find_pickle(&folder), stem == WHOLE) {
         (Some(file), true) => WeightsError::Pickle { folder, file },
         (Some(file), false) => WeightsError::PickledNetwork { folder, file },
-        (None, _) => WeightsError::NoWeights { folder, stem: stem.to_owned() },
+        (None, _) => WeightsError::NoWeights { others: others(&folder), folder, stem: stem.to_owned() },
     })
+}
+
+/// Returns a clause about the files of weights in a folder that have other names; an empty text if there are none.
+fn others(folder: &Path) -> String {
+    let files = fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.file_name());
+    let mut names: Vec<String> = files.filter_map(|name| name.into_string().ok()).collect();
+    names.retain(|name| name.ends_with(".safetensors"));
+    names.sort();
+    match names.as_slice() {
+        [] => String::new(),
+        [name] => format!("; it has {name}: name that file if it is meant"),
+        [name, more @ ..] => format!("; it has {name} and {} more: name the one that is meant", more.len()),
+    }
 }
 
 /// Returns a file of the kind that runs code when it is opened.
