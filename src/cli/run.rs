@@ -34,6 +34,7 @@ use loongforge_actors::{Phase, serve_role};
 use loongforge_core::checkpoint::MANIFEST;
 use loongforge_core::config::{self, Address, Device, Loaded, LogFormat};
 use loongforge_core::engine::{error_chain, memory_limit};
+use loongforge_core::files::steps_of;
 use loongforge_core::message::Role;
 use loongforge_core::observe::{Console, init_logging, print_line};
 use loongforge_core::schedule::PoolSizes;
@@ -227,7 +228,7 @@ fn log_name(wanted: WantedActor) -> String {
 fn expect_equals_sign(args: &RunArgs) -> anyhow::Result<()> {
     let is_checkpoint = |word: &&String| {
         let folder = Path::new(word);
-        folder.join(MANIFEST).is_file() || folder.join("checkpoints").is_dir()
+        folder.join(MANIFEST).is_file() || folder.join("checkpoints").is_dir() || steps_of(word).is_some()
     };
     match args.overrides.iter().find(is_checkpoint).filter(|_| args.resume.is_some()) {
         Some(path) => Err(UsageError(format!("write --resume={path}, with `=`")).into()),

@@ -53,7 +53,7 @@ pub struct RunArgs {
     /// Overrides: key=value, +new=value, ~key, group=option
     #[arg(value_name = "KEY=VALUE")]
     pub(super) overrides: Vec<String>,
-    /// Resume from the newest checkpoint of the run's last attempt, or from this checkpoint (or the newest of this run folder)
+    /// Resume from the newest checkpoint of the run's last attempt, or from this one (a path, a name as step-00000500, or a run folder)
     #[arg(long, value_name = "CHECKPOINT", num_args = 0..=1, default_missing_value = NEWEST, require_equals = true)]
     pub(super) resume: Option<ResumeFrom>,
     /// Resume without verifying the hashes of the checkpoint's files

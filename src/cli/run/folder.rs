@@ -66,7 +66,7 @@ pub fn find_resume(
             found
         }
         ResumeFrom::Named(url) if is_store_url(url) => fetch_named(url, config, expect.stored, console)?,
-        ResumeFrom::Named(path) => named(path)?,
+        ResumeFrom::Named(path) => named(path, &config.checkpoint.dir)?,
     };
     let manifest = Manifest::read(&checkpoint)?;
     let names_folder = matches!(wanted, ResumeFrom::Named(path) if !is_store_url(path));
@@ -148,13 +148,18 @@ fn expect_same_run(
     Ok(())
 }
 
-/// Returns the checkpoint that a folder means: itself, or the newest one of a run or of its folder of checkpoints.
+/// Returns the checkpoint that a folder means: itself, or the newest one of a run or of its folder of checkpoints. The name of a
+/// checkpoint alone means that of the run, whose `checkpoints` these are.
 ///
 /// # Errors
 /// There is no such folder, or no checkpoint in it.
-fn named(path: &str) -> anyhow::Result<PathBuf> {
-    let folder = PathBuf::from(path);
+fn named(path: &str, checkpoints: &Path) -> anyhow::Result<PathBuf> {
+    let is_step = steps_of(path).is_some() && !Path::new(path).is_dir();
+    let folder = if is_step { checkpoints.join(path) } else { PathBuf::from(path) };
     let wrong = |what: &str| UsageError(format!("--resume={path}: {what}"));
+    if is_step && !folder.is_dir() {
+        return Err(wrong(&format!("{} has no such checkpoint", checkpoints.display())).into());
+    }
     if !folder.is_dir() {
         return Err(wrong("there is no such folder").into());
     }
@@ -358,6 +363,18 @@ mod tests {
         assert!(is_fetched(&same, &stored, 4).unwrap());
         assert!(!is_fetched(&other, &stored, 4).unwrap() && !is_fetched(&gone, &stored, 4).unwrap());
         assert!(!is_fetched(&gone, &stored, 6).unwrap());
+    }
+
+    #[test]
+    fn a_checkpoint_of_the_run_can_be_named_by_its_step() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join(step_name(8));
+        std::fs::create_dir(&path).unwrap();
+        std::fs::write(path.join(MANIFEST), Manifest::of_files(8, BTreeMap::new()).to_text()).unwrap();
+        assert_eq!(named("step-00000008", dir.path()).unwrap(), path);
+        let error = |name: &str| named(name, dir.path()).unwrap_err().to_string();
+        assert!(error("step-00000009").ends_with("has no such checkpoint"), "{}", error("step-00000009"));
+        assert!(error("gone").ends_with("there is no such folder"), "{}", error("gone"));
     }
 
     /// The run had taken five steps here; another machine resumed it after two, and has taken four.
