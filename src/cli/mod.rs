@@ -69,7 +69,7 @@ Examples:
   loongforge run configs/quickstart.yaml --processes             one process per actor
   loongforge run configs/quickstart.yaml --resume                resume from the last checkpoint
   loongforge check configs/quickstart.yaml --show-origin         every value, and where it was set
-  loongforge plan configs/quickstart.yaml --simulate             the time of a step, and what limits it
+  loongforge plan my.yaml --simulate --calibrate runs/my         the time of a step, and what limits it
   loongforge drill my.yaml --faults \"encoder/1: kill at step 5\"   inject faults, and see that nothing changes
   loongforge top runs/quickstart                                 watch a running job; also prints the address of its web page
   loongforge launch my.yaml --on slurm --gpus-per-node 8 --tls certs > job.sh
@@ -225,6 +225,17 @@ mod tests {
         let mut found = Vec::new();
         silent(&Cli::command(), "", &mut found);
         assert_eq!(found, [""; 0]);
+    }
+
+    #[test]
+    fn examples_of_simulations_name_their_costs() {
+        let command = Cli::command();
+        let plan = command.find_subcommand("plan").unwrap();
+        for help in [&command, plan].map(|command| command.get_after_help().unwrap().to_string()) {
+            for line in help.lines().filter(|line| line.contains("--simulate")) {
+                assert!(["--calibrate", "--costs", "--device "].iter().any(|costs| line.contains(costs)), "{line}");
+            }
+        }
     }
 
     #[test]

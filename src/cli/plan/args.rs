@@ -11,7 +11,7 @@ Examples:
   loongforge plan my.yaml --simulate --calibrate runs/my pools.encoder.replicas=4
   loongforge plan my.yaml --simulate --device H200 --mfu 0.4 --devices 64     the best ratio and placement on 64 GPUs
   loongforge plan my.yaml --simulate --device H200 --stages 4 --gantt step.html
-  loongforge plan my.yaml --simulate --law vlm                  without the data set: sft, vlm, longtail or a JSON file
+  loongforge plan my.yaml --simulate --device H200 --law vlm    without the data set: sft, vlm, longtail or a JSON file
 
 Costs come from one of --calibrate, --costs, --device. Calibrate from runs with batches of several sizes: if all steps are
 alike, the cost per token cannot be separated from the cost per batch.";
