@@ -1,5 +1,6 @@
 //! The files that a path in a config stands for: a file, the files of a folder, a glob, `{000..099}`, a URL.
 
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
 use globset::GlobBuilder;
@@ -185,7 +186,13 @@ fn glob(pattern: &str) -> Result<Vec<Shard>, DataError> {
     let mut folders = vec![(fixed, 1)];
     while let Some((folder, level)) = folders.pop() {
         let listed = if folder.as_os_str().is_empty() { Path::new(".") } else { &folder };
-        for entry in std::fs::read_dir(listed).map_err(|error| DataError::read(listed, error))? {
+        let entries = std::fs::read_dir(listed).map_err(|error| match error.kind() {
+            ErrorKind::NotFound if level == 1 => {
+                fail(format!("no file matches: there is no folder {}", listed.display()))
+            }
+            _ => DataError::read(listed, error),
+        });
+        for entry in entries? {
             let entry = entry.map_err(|error| DataError::read(listed, error))?;
             // As a shell does.
             if entry.file_name().to_string_lossy().starts_with('.') && !shows_hidden {
@@ -367,6 +374,8 @@ mod tests {
             let error = expand(&at(path).as_str().into(), Format::Auto).err().unwrap().to_string();
             assert!(error.contains(part), "{error}");
         }
+        let error = expand(&at("gone/*.tar").as_str().into(), Format::Auto).err().unwrap().to_string();
+        assert!(error.contains("gone/*.tar: no file matches: there is no folder"), "{error}");
         std::fs::remove_file(at("d/e/c.jsonl")).unwrap();
         assert!(
             expand(&at("d/e").as_str().into(), Format::Auto).err().unwrap().to_string().contains("without data files")
