@@ -169,7 +169,7 @@ mod tests {
 
     #[test]
     fn what_is_missing_is_told_of_all_samples_or_estimated() {
-        let found = |found, samples, reads| {
+        let found = |found, samples, reads: bool| {
             let folder = "vae-0a-cpu-plain-1";
             let (pool, tower, all, is_sure) = (PoolName::ENCODER, Tower::Vae, 200, !reads);
             Found { pool, tower, all, found, folder, is_sure, samples, reads }.line()
