@@ -393,7 +393,6 @@ fn run(sheet: &mut Sheet) {
     if is_each_epoch && sheet.has_held_out() && !sheet.every_epochs("eval_strategy", "eval", 1.0) {
         sheet.missing("eval.every_steps counts steps", &["eval_strategy"]);
     }
-    sheet.copy("early_stopping_patience", "eval.patience");
     if let Some(count) = sheet.number("saves_per_epoch").filter(|count| *count > 0.0) {
         sheet.every_epochs("saves_per_epoch", "checkpoint", 1.0 / count);
     }
@@ -405,6 +404,7 @@ fn run(sheet: &mut Sheet) {
         sheet.every_epochs("evals_per_epoch", "eval", 1.0 / count);
     }
     sheet.missing("eval.every_steps counts steps", &["evals_per_epoch"]);
+    sheet.patience("early_stopping_patience");
     sheet.settled("evaluation uses packs of the same size as training", &["eval_batch_size"]);
     sheet.copy_all(&[
         ("wandb_project", "log.wandb.project"),

@@ -38,4 +38,14 @@ impl Sheet {
         }
         self.settled(why, &["eval_strategy", "eval_steps"]);
     }
+
+    /// Translates the number of evaluations without a lower loss after which a run ends. It is to be read after the keys that say when a
+    /// run evaluates.
+    pub fn patience(&mut self, key: &str) {
+        let counts_steps = self.has_set("eval.every_steps") && self.set_number("eval.every_steps") != Some(0.0);
+        match counts_steps || self.has_set("eval.every_epochs") {
+            true => self.copy(key, "eval.patience"),
+            false => self.missing("eval.patience counts evaluations during the run, of which there are none", &[key]),
+        }
+    }
 }

@@ -391,7 +391,7 @@ fn workings(sheet: &mut Sheet) {
 fn run(sheet: &mut Sheet) {
     sheet.run_of_trainer();
     workings(sheet);
-    sheet.copy("early_stopping_steps", "eval.patience");
+    sheet.patience("early_stopping_steps");
     let why = "set eval.generate, the number of answers to generate, and eval.scores: [bleu, rouge]";
     sheet.missing(why, &["predict_with_generate"]);
     sheet.missing("`loongforge checkpoint push` uploads a checkpoint", &["push_to_hub", "hub_model_id"]);

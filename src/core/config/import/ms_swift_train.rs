@@ -115,7 +115,7 @@ fn run(sheet: &mut Sheet) {
     if !is_named && !name.is_empty() {
         sheet.set("run.name", name);
     }
-    sheet.copy("early_stop_interval", "eval.patience");
+    sheet.patience("early_stop_interval");
     if sheet.is_true("predict_with_generate") {
         sheet.missing("set eval.generate, the number of answers to generate", &["predict_with_generate"]);
     }

@@ -41,6 +41,24 @@ fn early_stopping_and_the_best_model_arrive() {
     assert_eq!(missing(&other), ["greater_is_better", "metric_for_best_model"]);
 }
 
+/// A run refuses `eval.patience` where it evaluates nothing before its end.
+#[test]
+fn patience_without_evaluations_during_the_run_is_told() {
+    for (lines, key) in [
+        (format!("{FACTORY}eval_strategy: no\nval_size: 0.1\n"), "early_stopping_steps"),
+        (FACTORY.to_owned(), "early_stopping_steps"),
+        (format!("{AXOLOTL}eval_strategy: no\nval_set_size: 0.1\n"), "early_stopping_patience"),
+        (AXOLOTL.to_owned(), "early_stopping_patience"),
+    ] {
+        let imported = import(&format!("{lines}{key}: 3\n")).unwrap();
+        let found = json_of(&imported);
+        assert_eq!((&found["eval"]["patience"], missing(&imported)), (&json!(null), vec![key]), "{lines}");
+    }
+    let by_epochs = format!("{AXOLOTL}evals_per_epoch: 2\nval_set_size: 0.1\nearly_stopping_patience: 3\n");
+    let found = json_of(&import(&by_epochs).unwrap());
+    assert_eq!(found["eval"], json!({ "every_epochs": 0.5, "patience": 3 }));
+}
+
 #[test]
 fn where_they_pack_a_batch_counts_packs() {
     let mode = |text: &str| json_of(&import(text).unwrap())["data"]["pack"]["mode"].clone();
