@@ -404,6 +404,7 @@ fn run(sheet: &mut Sheet) {
         sheet.every_epochs("evals_per_epoch", "eval", 1.0 / count);
     }
     sheet.missing("eval.every_steps counts steps", &["evals_per_epoch"]);
+    sheet.compared_answers();
     sheet.patience("early_stopping_patience");
     sheet.settled("evaluation uses packs of the same size as training", &["eval_batch_size"]);
     sheet.copy_all(&[

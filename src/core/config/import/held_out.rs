@@ -2,6 +2,9 @@
 
 use super::sheet::Sheet;
 
+const COMPARED: &str =
+    "train.preference is evaluated only during the run: drop `eval` and `data.val_size` to do without";
+
 impl Sheet {
     /// Holds out the fraction of samples under `share`, and evaluates them every 100 steps unless a key that is read later says when.
     pub fn held_out(&mut self, share: &str) {
@@ -27,10 +30,7 @@ impl Sheet {
         }
         let is_compared = self.has_set("train.preference") && self.has_held_out();
         let (every, why) = match is_compared {
-            true => (
-                100,
-                "train.preference is evaluated only during the run: drop `eval` and `data.val_size` to do without",
-            ),
+            true => (100, COMPARED),
             false => (0, "nothing is evaluated during the run"),
         };
         if self.has_held_out() {
@@ -39,11 +39,25 @@ impl Sheet {
         self.settled(why, &["eval_strategy", "eval_steps"]);
     }
 
+    /// Evaluates answers that are compared every 100 steps where no key has said when: it is not done after the run. To be read after the
+    /// keys that say when.
+    pub fn compared_answers(&mut self) {
+        if self.has_set("train.preference") && self.has_held_out() && !self.evaluates() {
+            self.set("eval.every_steps", 100);
+            self.note(COMPARED);
+        }
+    }
+
+    /// Returns whether the run evaluates before its end.
+    fn evaluates(&self) -> bool {
+        let counts_steps = self.has_set("eval.every_steps") && self.set_number("eval.every_steps") != Some(0.0);
+        counts_steps || self.has_set("eval.every_epochs")
+    }
+
     /// Translates the number of evaluations without a lower loss after which a run ends. It is to be read after the keys that say when a
     /// run evaluates.
     pub fn patience(&mut self, key: &str) {
-        let counts_steps = self.has_set("eval.every_steps") && self.set_number("eval.every_steps") != Some(0.0);
-        match counts_steps || self.has_set("eval.every_epochs") {
+        match self.evaluates() {
             true => self.copy(key, "eval.patience"),
             false => self.missing("eval.patience counts evaluations during the run, of which there are none", &[key]),
         }

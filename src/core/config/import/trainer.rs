@@ -285,6 +285,7 @@ impl Sheet {
             self.settled("it applies only to the strategy `steps`", &["eval_steps"]);
         }
         self.no_evaluation();
+        self.compared_answers();
         self.missing("eval.every_steps evaluates during the run", &["eval_strategy", "eval_steps", "eval_on_start"]);
         self.settled("evaluation uses packs of the same size as training", &["per_device_eval_batch_size"]);
         self.best_model();

@@ -345,6 +345,28 @@ fn what_is_set_aside_is_evaluated_whatever_becomes_of_the_key_that_says_when() {
     }
 }
 
+/// A run refuses to evaluate them only after its end.
+#[test]
+fn answers_that_are_compared_are_evaluated_during_the_run() {
+    let factory = FACTORY.replace("sft", "dpo") + "eval_dataset: b\n";
+    let axolotl = format!("{AXOLOTL}rl: dpo\ntest_datasets: [{{path: ./held.jsonl}}]\n");
+    for (text, expected) in [
+        (factory.clone(), 100),
+        (format!("{factory}eval_strategy: no\n"), 100),
+        (format!("{factory}eval_strategy: epoch\nmax_steps: 9\n"), 100),
+        (format!("{factory}eval_strategy: steps\neval_steps: 5\n"), 5),
+        (format!("{axolotl}max_steps: 9\n"), 100),
+        (format!("{axolotl}eval_steps: 5\n"), 5),
+    ] {
+        let found = json_of(&import(&text).unwrap());
+        assert_eq!(found["eval"]["every_steps"], json!(expected), "{text}");
+    }
+    let told = [factory.clone(), format!("{factory}eval_strategy: steps\neval_steps: 5\n")];
+    assert_eq!(told.map(|text| says(&import(&text).unwrap(), "only during the run")), [true, false]);
+    let alone = json_of(&import(&format!("{FACTORY}eval_dataset: b\n")).unwrap());
+    assert_eq!(alone["eval"]["every_steps"], json!(null), "evaluated after the run");
+}
+
 #[test]
 fn evaluations_without_samples_are_told() {
     let of = |lines: &str| {
