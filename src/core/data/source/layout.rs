@@ -123,7 +123,7 @@ impl RecordLayout {
                 }
                 None => Self::Text,
             },
-            () if first(IDS).is_i64() => Self::Tokens,
+            () if value(IDS).is_some_and(|ids| ids[0].is_i64()) => Self::Tokens,
             () if is_captioned(has) => Self::Captioned,
             () => {
                 let seen = match json.as_object() {
