@@ -114,7 +114,7 @@ impl EncoderWorker {
         Self { activations, ..self }
     }
 
-    /// Encodes items one by one, where the encoder is frozen and has no reference model, also without a cache.
+    /// Encodes items of frozen towers one by one also without a cache, all but those of a reference model.
     pub fn one_by_one(self, one_by_one: bool) -> Self {
         Self { one_by_one, ..self }
     }

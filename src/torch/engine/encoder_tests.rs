@@ -4,13 +4,14 @@ use super::cached::{encode_apart, encode_each, input};
 use super::*;
 use crate::comm::ProcessGroup;
 use crate::model::{EncoderFamily, EncoderModel, LatentPatch, ModelConfig, PixelLatents};
-use crate::params::ParamStore;
+use crate::params::{Init, ParamSpec, ParamStore};
 use crate::tape::{Execution, Policy};
 use crate::train::hf::{FilesOf, SINGLE_FILE, Shards, write_tensor_file};
-use crate::train::{Export, Lanes, load_state, save_state};
+use crate::train::{AdamWConfig, Export, Lanes, load_state, save_state};
 use loongforge_core::engine::Ports;
 use loongforge_core::message::{Grid, ItemId, ItemMeta, PackId, SampleId, StepId, Unit, UnitItem};
 use loongforge_core::transport::{Header, HostTensor};
+use std::cell::RefCell;
 use std::rc::Rc;
 use tch::{Device, Kind};
 
@@ -111,10 +112,18 @@ fn a_tower_without_parameters_is_an_encoder_like_others() {
     write_tensor_file(&others, &[], folder.path(), SINGLE_FILE).unwrap();
     load_state(&mut pool, folder.path(), "vae", true).unwrap();
 
-    let me = ActorId::foundation(0);
-    let replica = Replica::new(PoolName::ENCODER, 0);
     let models = TowerModels::only(Tower::Vae, family.build(pool.params(), Policy::Keep));
-    let mut worker = EncoderWorker::new(replica, models, pool, None);
+    let mut worker = EncoderWorker::new(Replica::new(PoolName::ENCODER, 0), models, pool, None);
+    let (values, rows) = sent_by(&mut worker, &family);
+    assert_eq!((rows.size(), rows.kind()), (vec![2 + 9, 12], Kind::BFloat16));
+    // The second token of the second item: its channels, and of each the square of two rows and two columns.
+    let frame = values[1].narrow(0, 0, 12).view([2, 6, 3]);
+    let square = frame.narrow(1, 2, 2).permute([2, 0, 1]).flatten(0, -1).to_kind(Kind::BFloat16);
+    assert_eq!(rows.get(3), square);
+}
+
+/// Has an encoder encode two items of a unit that are folded into latents, and returns their values and the features that it sends.
+fn sent_by(worker: &mut EncoderWorker, family: &PixelLatents) -> (Vec<Tensor>, Tensor) {
     let grids = [Grid { t: 1, h: 4, w: 2 }, Grid { t: 3, h: 2, w: 6 }];
     let id = UnitId { step: StepId(0), index: 0 };
     let item = |index: usize| {
@@ -122,12 +131,11 @@ fn a_tower_without_parameters_is_an_encoder_like_others() {
         let meta = ItemMeta { tower: Tower::Vae, grid: grids[index], num_features };
         UnitItem { id: ItemId { sample: SampleId(index as u64), index: 0 }, owner: 0, meta }
     };
-    let pack = PackId { step: StepId(0), index: 0 };
     let unit = Unit {
         id,
         lane: Lane(0),
-        encoder: replica,
-        pack,
+        encoder: Replica::new(PoolName::ENCODER, 0),
+        pack: PackId { step: StepId(0), index: 0 },
         replica: Replica::foundation(0),
         items: (0..grids.len()).map(item).collect(),
     };
@@ -149,15 +157,35 @@ fn a_tower_without_parameters_is_an_encoder_like_others() {
     );
     worker.arrive(ActorId::data(0), items).unwrap();
     let (events, _told) = flume::bounded(8);
-    let mut ports = Ports::new(me, events, BTreeMap::new());
+    let mut ports = Ports::new(ActorId::foundation(0), events, BTreeMap::new());
     while worker.work(Version(0), &mut ports).unwrap() == Progress::Busy {}
     assert!(worker.is_finished(0));
     let sent = ports.take_own().unwrap();
     assert_eq!(sent.header.kind, ParcelKind::Features(id));
     let rows = sent.tensors.into_iter().map(|buffer| TorchBuffer::into_tensor(buffer, Device::Cpu)).next().unwrap();
-    assert_eq!((rows.size(), rows.kind()), (vec![2 + 9, 12], Kind::BFloat16));
-    // The second token of the second item: its channels, and of each the square of two rows and two columns.
-    let frame = values[1].narrow(0, 0, 12).view([2, 6, 3]);
-    let square = frame.narrow(1, 2, 2).permute([2, 0, 1]).flatten(0, -1).to_kind(Kind::BFloat16);
-    assert_eq!(rows.get(3), square);
+    (values, rows)
+}
+
+/// A tower's features do not depend on what else is in its pool.
+#[test]
+fn items_of_a_frozen_tower_are_encoded_one_by_one_also_beside_a_trained_one() {
+    const ADAMW: AdamWConfig = AdamWConfig { betas: [0.9, 0.999], eps: 1e-8, weight_decay: 0.0 };
+    let family = PixelLatents { channels: 3, patch: LatentPatch([1, 2, 2]) };
+    let recorded = |is_trained: bool| {
+        let of_other = ParamSpec::new("other.w", &[4], Init::Zeros);
+        let params = Rc::new(ParamStore::new(vec![of_other], Kind::Float, Device::Cpu));
+        let optimizer = is_trained.then_some(ADAMW);
+        let pool = TrainState::new(params, ProcessGroup::single(), Lanes::Fixed(1), optimizer).unwrap();
+        let (model, counts) = (family.build(pool.params(), Policy::Keep), Rc::new(RefCell::new(Vec::new())));
+        let told = counts.clone();
+        let model = move |grids: &[Grid]| {
+            told.borrow_mut().push(grids.len());
+            model.record(grids)
+        };
+        let models = TowerModels::only(Tower::Vae, Box::new(model));
+        let worker = EncoderWorker::new(Replica::new(PoolName::ENCODER, 0), models, pool, None);
+        sent_by(&mut worker.with_trained(TowerSet::default()).one_by_one(true), &family);
+        counts.take()
+    };
+    assert_eq!([recorded(false), recorded(true)], [[1, 1], [1, 1]]);
 }

@@ -104,13 +104,17 @@ impl EncoderWorker {
     ) -> Result<(Vec<Tensor>, Phase), EngineError> {
         // Every unit of a step may be out before the first comes back.
         let alive = self.steps.front().map_or(1, |step| step.units.len());
+        let tower = self.steps[step].units[unit].unit.tower();
+        // Whatever other towers are in the pool. A reference model computes what answers have in common once.
+        let is_apart = self.one_by_one && !self.is_trained(tower) && tower != Tower::Reference;
         let work = &mut self.steps[step].units[unit];
-        let (id, tower, grids) = (work.unit.id, work.unit.tower(), work.grids());
+        let (id, grids) = (work.unit.id, work.grids());
         let model = self.models.of(tower)?;
-        // A reference model computes what answers have in common once.
-        let is_apart = self.one_by_one && !self.state.is_trained() && tower != Tower::Reference;
         let (outputs, run) = match is_apart {
-            true => (encode_apart(model, &self.state, &grids, pixels)?, None),
+            true => {
+                self.state.params().set_dropout(None);
+                (encode_apart(model, &self.state, &grids, pixels)?, None)
+            }
             false => {
                 let record = model.record_items(&grids, pixels)?;
                 let (params, trained) = (self.state.params().clone(), self.state.is_trained() && work.trains);
