@@ -1,9 +1,9 @@
 //! Tests that a diffusion model goes into each form and back, and that averages take the weights' place.
 
 use super::*;
-use crate::checkpoint::{Export, export};
+use crate::checkpoint::{Export, expect_fit, export};
 use loongforge_torch::params::ParamStore;
-use loongforge_torch::train::hf::{Shards, Stored, save_weights, write_tensor_file};
+use loongforge_torch::train::hf::{LoadOptions, Shards, Stored, save_weights, write_tensor_file};
 use std::fs;
 use tch::{Device, Kind, Tensor};
 
@@ -20,16 +20,19 @@ fn config(in_channels: i64) -> Value {
 
 /// Returns a checkpoint as a run makes it.
 fn checkpoint(folder: &Path) -> ModelConfig {
-    let json = config(3);
-    let model = ModelConfig::from_hf(&json).unwrap();
+    checkpoint_of(folder, &config(3))
+}
+
+fn checkpoint_of(folder: &Path, json: &Value) -> ModelConfig {
+    let model = ModelConfig::from_hf(json).unwrap();
     let params = ParamStore::new(model.specs(), Kind::Float, Device::Cpu);
     params.init_random(1);
     let shards = FilesOf::networks().take(4).map(|of| Shards { of, ..Shards::single() });
     let of_all = |shards: &Shards| params.ids().any(|id| shards.of.has(&params.spec(id).name));
     let files: Vec<SavedFile> =
         shards.filter(of_all).flat_map(|shards| save_weights(&params, folder, &shards).unwrap()).collect();
-    put(folder, "config.json", &text(&json)).unwrap();
-    for extra in extras(&json, &files, folder).unwrap() {
+    put(folder, "config.json", &text(json)).unwrap();
+    for extra in extras(json, &files, folder).unwrap() {
         put(folder, extra.name(), &extra.contents().unwrap()).unwrap();
     }
     model
@@ -47,6 +50,22 @@ fn expect_same(left: &Checkpoint, right: &Checkpoint, network: &str) {
     assert_eq!(names(left), names(right));
     assert!(!names(left).is_empty());
     names(left).iter().for_each(|name| assert_eq!(read(left, name), read(right, name), "{name}"));
+}
+
+/// A run of one of two transformers leaves the other one in the folder.
+#[test]
+fn a_folder_of_two_transformers_has_the_weights_of_each() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut json = config(3);
+    (json["transformer_2"], json["boundary_ratio"]) = (json["transformer"].clone(), json!(0.6));
+    let both = checkpoint_of(dir.path(), &json);
+    let fits = |model: &ModelConfig| {
+        expect_fit(dir.path(), model, &LoadOptions::default()).map_err(|error| error.to_string())
+    };
+    assert_eq!(fits(&both), Ok(()));
+    for high in [true, false] {
+        assert_eq!(fits(&both.clone().with_one_transformer(high)), Ok(()), "of high noise: {high}");
+    }
 }
 
 #[test]

@@ -22,11 +22,14 @@ pub type FitError = WeightsError;
 pub fn expect_fit(folder: &Path, model: &ModelConfig, options: &LoadOptions) -> Result<(), FitError> {
     let checkpoint = Checkpoint::open(folder)?;
     let carried = model.carried.prefixes.iter().map(|prefix| format!("{prefix}*"));
-    // A run has parts of a diffusion model's encoders, and one of its transformers; checkpoints carry the rest.
-    let networks = COMPONENTS.iter().filter(|network| model.model_type == DIFFUSION && network.name != "transformer");
+    let specs = model.specs();
+    // A run has parts of a diffusion model's encoders, and both of its transformers or one; checkpoints carry the rest.
+    let has_first = specs.iter().any(|spec| spec.name.starts_with("transformer."));
+    let is_whole = |name: &str| has_first && name == "transformer";
+    let networks = COMPONENTS.iter().filter(|network| model.model_type == DIFFUSION && !is_whole(network.name));
     let networks = networks.map(|network| format!("{}.*", network.name));
     let ignore = options.ignore.iter().cloned().chain(carried).chain(networks).collect();
-    compare_weights(&model.specs(), &checkpoint, &LoadOptions { ignore, ..options.clone() })?;
+    compare_weights(&specs, &checkpoint, &LoadOptions { ignore, ..options.clone() })?;
     expect_same_head(&checkpoint, model, &options.ignore)
 }
 

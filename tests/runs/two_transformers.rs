@@ -309,14 +309,21 @@ fn a_run_of_one_of_two_transformers_makes_samples_with_the_other() {
     }
 
     // Without the other transformer the run is refused before it begins.
+    let check = |experts: &str| {
+        let mut check = Command::new(env!("CARGO_BIN_EXE_loongforge"));
+        check.arg("check").arg(captioned.folder("run.yaml"));
+        let own = [FROZEN, "model.weights=load", &load, &sample, experts];
+        let output = check.args(own).env("CUDA_VISIBLE_DEVICES", "").output().unwrap();
+        let said = [output.stdout, output.stderr].concat();
+        (output.status.success(), String::from_utf8_lossy(&said).into_owned())
+    };
+    for experts in ["model.experts=high", "model.experts=low"] {
+        let (passes, said) = check(experts);
+        assert!(passes, "{said}");
+    }
     fs::remove_dir_all(folder.join("transformer_2")).unwrap();
-    let mut check = Command::new(env!("CARGO_BIN_EXE_loongforge"));
-    check.arg("check").arg(captioned.folder("run.yaml"));
-    let own = [FROZEN, "model.weights=load", &load, &sample, "model.experts=high"];
-    let output = check.args(own).env("CUDA_VISIBLE_DEVICES", "").output().unwrap();
-    let said = [output.stdout, output.stderr].concat();
-    let said = String::from_utf8_lossy(&said);
-    assert!(!output.status.success(), "{said}");
+    let (passes, said) = check("model.experts=high");
+    assert!(!passes, "{said}");
     assert!(said.contains("`sample` reads the transformer that is not trained from model.load"), "{said}");
 }
 
