@@ -188,7 +188,7 @@ impl Preflight<'_> {
         lines.extend(memory);
         lines.extend(noise_levels(config, self.folder));
         if let Some(untrained) = untrained.filter(|_| asked.weights) {
-            untrained.check(config).map_err(PreflightError::Engine)?;
+            untrained.check(config, model).map_err(PreflightError::Engine)?;
         }
         if let Some(url) = &config.checkpoint.upload {
             match StoredCheckpoints::new(url).steps() {

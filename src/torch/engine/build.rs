@@ -15,8 +15,8 @@ use super::spill::Spill;
 use super::step_profile::StepProfile;
 use super::torch_engine::{EngineOptions, TorchEngine};
 use super::trained::trained_stage;
-use super::untrained::untrained_part;
-use super::weight_budget::{encoder_within_budget, foundation_within_budget};
+use super::untrained::UntrainedShare;
+use super::weight_budget::{both_within_budget, encoder_within_budget};
 use crate::comm::Mesh;
 use crate::model::ModelConfig;
 use crate::native::{MemoryWatch, NativeError, is_dry_run};
@@ -146,7 +146,9 @@ fn build_foundation(spec: &EngineSpec, device: tch::Device) -> Result<Foundation
     let mesh = Rc::new(join(&store, name.as_str(), own.layout(), rank, device)?);
     let share = FoundationShare::new(spec.model.foundation_of(name), mesh.clone(), splits(&own), name)?;
     let params = trained_stage(share.specs(), &spec.model.tree, |_| ("model.foundation", part))?;
-    let params = foundation_within_budget(config, params)?;
+    let untrained = UntrainedShare::of(spec, &mesh)?;
+    let besides = untrained.as_ref().map(UntrainedShare::params).transpose()?.unwrap_or_default();
+    let [params, besides] = both_within_budget(config, params, besides)?;
     let (lanes, group) = (Lanes::PerReplica, mesh.data.clone());
     let state = build_state(spec, device, params, lanes, group, share.sharding())?;
     let state = settle(spec, name.as_str(), share.join(state))?;
@@ -158,7 +160,7 @@ fn build_foundation(spec: &EngineSpec, device: tch::Device) -> Result<Foundation
     if config.pools.placement == Placement::Colocated {
         worker = worker.with_colocated_encoders();
     }
-    let untrained = untrained_part(spec, device, &mesh)?;
+    let untrained = untrained.map(|share| share.build(device, besides)).transpose()?;
     let making = spec.samples.as_ref().map(|it| it.making(config, device, name, mesh.is_leader(), untrained));
     let making = making.transpose()?;
     let worker = worker.with_activations(activations).with_stop_tokens(spec.stop_token_ids.clone());

@@ -3,8 +3,11 @@
 use super::foundation::{HandOver, SampleMaking, SamplePart, UntrainedPart};
 use super::pool_specs::splits;
 use super::share::FoundationPlan;
+use super::trained::trained_stage;
+use super::untrained::untrained_stage;
+use super::weight_budget::both_within_budget;
 use super::weights::{expect_weights_of, initialize};
-use crate::model::{Autoencoder, FoundationFamily, MakeSettings, SampleRow};
+use crate::model::{Autoencoder, FoundationFamily, MakeSettings, ModelConfig, SampleRow};
 use crate::params::{ParallelRank, ParamStore};
 use crate::train::WeightsError;
 use loongforge_core::config::RunConfig;
@@ -43,12 +46,19 @@ impl UntrainedTransformer {
     /// Checks that the actors of `pools.foundation` can have it beside the transformer that is trained, before there are any.
     ///
     /// # Errors
-    /// It cannot be split as the pool says, or `model.load` lacks a tensor of it, or has one of another shape.
-    pub fn check(&self, config: &RunConfig) -> Result<(), EngineError> {
-        let pool = config.foundation_pool(PoolName::FOUNDATION);
-        let splits = splits(&pool);
-        let first = ParallelRank::first(pool.layout(), splits.sequence_parallel);
-        FoundationPlan::new(&self.family, pool.layout(), &first, &splits, PoolName::FOUNDATION)?;
+    /// It cannot be split as the pool says, the weight budget is too small for both, or `model.load` lacks a tensor of it, or has one of
+    /// another shape.
+    pub fn check(&self, config: &RunConfig, model: &ModelConfig) -> Result<(), EngineError> {
+        let (name, part) = (PoolName::FOUNDATION, &config.model.foundation);
+        let pool = config.foundation_pool(name);
+        let (layout, splits) = (pool.layout(), splits(&pool));
+        let first = ParallelRank::first(layout, splits.sequence_parallel);
+        let plan = |family: &Arc<dyn FoundationFamily>| FoundationPlan::new(family, layout, &first, &splits, name);
+        let (own, other) = (plan(model.foundation_of(name))?, plan(&self.family)?);
+        for stage in 0..layout.pp {
+            let own = trained_stage(own.specs(stage), &model.tree, |_| ("model.foundation", part))?;
+            both_within_budget(config, own, untrained_stage(other.specs(stage), &model.tree, config)?)?;
+        }
         let unfit = |error: WeightsError| {
             format!(
                 "`sample` reads the transformer that is not trained from model.load; without it, leave the section out: \

@@ -2,37 +2,77 @@
 
 use super::actor_spec::{EngineSpec, frozen_state, policy};
 use super::foundation::UntrainedPart;
+use super::lora::TrainedError;
 use super::pool_specs::splits;
 use super::samples::SampleSpec;
 use super::share::FoundationShare;
 use super::trained::trained_stage;
-use super::weight_budget::foundation_within_budget;
 use crate::comm::Mesh;
-use loongforge_core::config::Part;
+use crate::model::TreeNames;
+use crate::params::ParamSpec;
+use loongforge_core::config::{Part, RunConfig};
 use loongforge_core::engine::EngineError;
 use loongforge_core::message::Replica;
 use std::rc::Rc;
 use tch::Device;
 
-/// Returns this rank's part of the transformer that is not trained, laid out as the trained one, with the weights that the run began
-/// with; `None`: the run makes no samples, or has no such transformer.
+/// This rank's share of the transformer that is not trained, laid out as the trained one.
+pub(super) struct UntrainedShare<'a> {
+    spec: &'a EngineSpec,
+    mesh: Rc<Mesh>,
+    share: FoundationShare,
+    boundary: f64,
+    is_high: bool,
+}
+
+impl<'a> UntrainedShare<'a> {
+    /// Returns the share of a rank; `None`: the run makes no samples, or has no such transformer.
+    ///
+    /// # Errors
+    /// It cannot be split as the pool says.
+    pub fn of(spec: &'a EngineSpec, mesh: &Rc<Mesh>) -> Result<Option<Self>, EngineError> {
+        let Some(SampleSpec { other: Some(other), boundary, .. }) = &spec.samples else { return Ok(None) };
+        let name = spec.me.pool;
+        let splits = splits(&spec.config.foundation_pool(name));
+        let share = FoundationShare::new(&other.family, mesh.clone(), splits, name)?;
+        Ok(Some(Self { spec, mesh: mesh.clone(), share, boundary: *boundary, is_high: other.is_high }))
+    }
+
+    /// Returns the parameters of this rank.
+    ///
+    /// # Errors
+    /// A weight cannot be rounded.
+    pub fn params(&self) -> Result<Vec<ParamSpec>, TrainedError> {
+        untrained_stage(self.share.specs(), &self.spec.model.tree, &self.spec.config)
+    }
+
+    /// Returns this rank's part on its parameters, with the weights that the run began with.
+    ///
+    /// # Errors
+    /// The weights are missing, or torn.
+    pub fn build(self, device: Device, params: Vec<ParamSpec>) -> Result<UntrainedPart, EngineError> {
+        let Self { spec, mesh, share, boundary, is_high } = self;
+        let state = share.join(frozen_state(&spec.config, device, params, mesh.data.clone(), share.sharding())?);
+        let stages = share.stages(state.params(), policy(&part(&spec.config)));
+        let replica = Replica::new(spec.me.pool, mesh.place().dp as u32);
+        Ok(UntrainedPart::new(replica, stages, state, boundary, is_high))
+    }
+}
+
+/// Returns parameters of a stage as the run holds those of the transformer that is not trained.
 ///
 /// # Errors
-/// It cannot be split as the pool says, or its weights are missing, or torn.
-pub(super) fn untrained_part(
-    spec: &EngineSpec,
-    device: Device,
-    mesh: &Rc<Mesh>,
-) -> Result<Option<UntrainedPart>, EngineError> {
-    let Some(SampleSpec { other: Some(other), boundary, .. }) = &spec.samples else { return Ok(None) };
-    let (config, name) = (&spec.config, spec.me.pool);
+/// A weight cannot be rounded.
+pub(super) fn untrained_stage(
+    specs: Vec<ParamSpec>,
+    tree: &TreeNames,
+    config: &RunConfig,
+) -> Result<Vec<ParamSpec>, TrainedError> {
+    let part = part(config);
+    trained_stage(specs, tree, |_| ("model.foundation", &part))
+}
+
+fn part(config: &RunConfig) -> Part {
     let frozen_precision = config.model.foundation.frozen_precision;
-    let part = Part { freeze: Some(true), frozen_precision, ..Part::default() };
-    let share = FoundationShare::new(&other.family, mesh.clone(), splits(&config.foundation_pool(name)), name)?;
-    let params = trained_stage(share.specs(), &spec.model.tree, |_| ("model.foundation", &part))?;
-    let params = foundation_within_budget(config, params)?;
-    let state = share.join(frozen_state(config, device, params, mesh.data.clone(), share.sharding())?);
-    let stages = share.stages(state.params(), policy(&part));
-    let replica = Replica::new(name, mesh.place().dp as u32);
-    Ok(Some(UntrainedPart::new(replica, stages, state, *boundary, other.is_high)))
+    Part { freeze: Some(true), frozen_precision, ..Part::default() }
 }
