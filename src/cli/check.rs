@@ -203,7 +203,7 @@ impl Checked {
         let preflight = Preflight { config: &config, folder: &folder, decoder };
         let passed = preflight.ask(asked).map_err(UsageError::of)?;
         lines.extend(passed.lines);
-        lines.extend(preflight.cached().map_err(UsageError::of)?);
+        lines.extend(preflight.cached(asked).map_err(UsageError::of)?);
         if has_device {
             // A run of one process an actor needs less.
             let pools = PoolSizes::new(&config, folder.config.towers.set());

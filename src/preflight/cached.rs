@@ -2,13 +2,16 @@
 //! folders of towers with other weights cannot be told apart: that with most of the items counts.
 
 use super::data::num_read;
-use super::{Preflight, PreflightError};
+use super::{Asked, Preflight, PreflightError};
+use loongforge_core::config::{Device, EncoderPool, Placement, Products, RunConfig};
 use loongforge_core::data::tools::{default_jobs, for_each_ordered};
 use loongforge_core::data::{Dataset, Media, ProcessorOptions};
 use loongforge_core::files::if_there;
 use loongforge_core::message::{PoolName, Tower};
 use loongforge_core::text::{grouped, plural};
-use loongforge_torch::engine::{Key, KeyedItem, stem_of_features, stored_items};
+use loongforge_torch::device::settle;
+use loongforge_torch::engine::{Key, KeyedItem, how_made, stem_of_features, stored_items};
+use loongforge_torch::native::faster_products;
 use std::collections::{BTreeMap, HashSet};
 use std::fs;
 use std::io;
@@ -48,11 +51,12 @@ struct Found<'a> {
 
 impl Preflight<'_> {
     /// Returns a line for each tower of a pool with a `cache_dir`: how many of its items have features there, and how many are to be
-    /// computed. Of many samples only the first that the run reads are looked at.
+    /// computed. Of many samples only the first that the run reads are looked at. Encoders read what is made as they would make it alone,
+    /// which is known if this machine's device is `asked` for.
     ///
     /// # Errors
     /// The data cannot be opened.
-    pub fn cached(&self) -> Result<Vec<String>, PreflightError> {
+    pub fn cached(&self, asked: Asked) -> Result<Vec<String>, PreflightError> {
         let config = self.config;
         let mut pools = config.pools.encoders(self.folder.config.towers.set());
         pools.retain(|(_, pool, _)| pool.cache_dir.is_some());
@@ -66,10 +70,11 @@ impl Preflight<'_> {
         let mut lines = Vec::new();
         for (name, pool, towers) in pools {
             let Some(dir) = &pool.cache_dir else { continue };
+            let how = (asked.device && !pool.reads()).then(|| made_by(config, name, pool));
             for (tower, items) in looked.items.iter().filter(|(tower, _)| towers.contains(**tower)) {
                 // What is wrong with weights is said elsewhere.
                 let stem = stem_of_features(config, &self.folder.config, *tower, MOST_PARAMETERS).ok().flatten();
-                match kept(dir, *tower, stem.as_deref(), pool.reads()) {
+                match kept(dir, *tower, [stem.as_deref(), how.as_deref()], pool.reads()) {
                     Ok(folders) => {
                         let count = |kept: &HashSet<Key>| items.intersection(kept).count() as u64;
                         let counts = folders.iter().map(|(folder, kept)| (count(kept), folder.as_str()));
@@ -144,9 +149,29 @@ fn look(dataset: &Dataset, most: u64) -> Looked {
     looked
 }
 
-/// Returns the items that folders of a tower in `dir` have features of, by the folder's name, which begins with `stem` if that is known. A
-/// pool without encoders reads those of all folders with the same hash: they are `joined`, by that part of the name.
-fn kept(dir: &Path, tower: Tower, stem: Option<&str>, joined: bool) -> io::Result<BTreeMap<String, HashSet<Key>>> {
+/// Returns what the names of the folders that a pool's encoders read end with.
+fn made_by(config: &RunConfig, name: PoolName, pool: &EncoderPool) -> String {
+    let (device, actor) = match config.pools.placement {
+        Placement::Separate => (pool.device.unwrap_or(config.device), name),
+        Placement::Colocated => (config.device, PoolName::FOUNDATION),
+    };
+    // As the run settles them.
+    let products = match config.run.products {
+        _ if config.device != Device::Cpu => Products::Auto,
+        Products::Auto => faster_products(),
+        products => products,
+    };
+    how_made(matches!(settle(device).0, Device::Cuda(_)), products, config.threads_for(actor))
+}
+
+/// Returns the items that folders of a tower in `dir` have features of, by the folder's name, which begins with `stem` and ends with `how`
+/// if these are known. A pool without encoders reads those of all folders with the same hash: they are `joined`, by that part of the name.
+fn kept(
+    dir: &Path,
+    tower: Tower,
+    [stem, how]: [Option<&str>; 2],
+    joined: bool,
+) -> io::Result<BTreeMap<String, HashSet<Key>>> {
     let mut found: BTreeMap<String, HashSet<Key>> = BTreeMap::new();
     for entry in if_there(fs::read_dir(dir))?.into_iter().flatten() {
         let entry = entry?;
@@ -155,7 +180,8 @@ fn kept(dir: &Path, tower: Tower, stem: Option<&str>, joined: bool) -> io::Resul
         let Some(hash) = hash.and_then(|rest| rest.split('-').next()) else { continue };
         let own = format!("{tower}-{hash}");
         let is_own = stem.map_or(hash.len() == HASH_DIGITS, |stem| stem == own);
-        if is_own && entry.path().is_dir() {
+        let is_so_made = how.is_none_or(|how| name[own.len()..].strip_prefix('-') == Some(how));
+        if is_own && is_so_made && entry.path().is_dir() {
             let group = if joined { own } else { name.clone() };
             found.entry(group).or_default().extend(stored_items(&entry.path())?);
         }
@@ -208,10 +234,13 @@ mod tests {
         fs::create_dir(dir.path().join("vae-notes")).unwrap();
         fs::write(dir.path().join(format!("vae-{hash}")), "").unwrap();
         let own = format!("vae-{hash}");
-        let found = |stem: Option<&str>, joined| kept(dir.path(), Tower::Vae, stem, joined).unwrap();
-        assert_eq!((found(None, false).len(), found(Some(own.as_str()), false).len()), (2, 2));
-        assert!(found(Some("vae-of-other-weights"), false).is_empty());
-        assert_eq!(found(None, true).into_keys().collect::<Vec<_>>(), [own]);
-        assert!(kept(&dir.path().join("gone"), Tower::Vae, None, false).unwrap().is_empty());
+        let found = |known: [Option<&str>; 2], joined| kept(dir.path(), Tower::Vae, known, joined).unwrap();
+        assert_eq!((found([None; 2], false).len(), found([Some(own.as_str()), None], false).len()), (2, 2));
+        let of_two_threads = found([None, Some("cpu-plain-2")], false);
+        assert_eq!(of_two_threads.into_keys().collect::<Vec<_>>(), [format!("{own}-cpu-plain-2")]);
+        assert!(found([None, Some("cuda-plain-2")], false).is_empty());
+        assert!(found([Some("vae-of-other-weights"), None], false).is_empty());
+        assert_eq!(found([None; 2], true).into_keys().collect::<Vec<_>>(), [own]);
+        assert!(kept(&dir.path().join("gone"), Tower::Vae, [None; 2], false).unwrap().is_empty());
     }
 }

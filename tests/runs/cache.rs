@@ -145,6 +145,11 @@ fn check_counts_the_items_that_have_features() {
     encode(fixture.load(&own), Share::WHOLE);
     let all = told(&[]);
     assert!(all.contains("cache_dir: all 64 items of the vision tower have features in vision-"), "{all}");
+    // Encoders with other threads would make them again; an actor that reads takes what there is.
+    let other = told(&["pools.encoder.threads=2"]);
+    assert!(other.contains("cache_dir: 64 of 64 items of the vision tower are to be computed\n"), "{other}");
+    let reads = told(&["pools.encoder.threads=2", "pools.encoder.replicas=0"]);
+    assert!(reads.contains("cache_dir: all 64 items of the vision tower have features in vision-"), "{reads}");
     let other = told(&["run.seed=9"]);
     assert!(other.contains("cache_dir: 64 of 64 items of the vision tower are to be computed\n"), "{other}");
 }

@@ -38,10 +38,9 @@ impl CacheName {
             hash.update(name);
             hash.update(bytes(&value(name)?.detach().to_device(Device::Cpu).contiguous()));
         }
-        let device = if device.is_cuda() { "cuda" } else { "cpu" };
         Ok(Self {
             tower: format!("{}-{}", it.tower, &hex(hash.finalize())[..32]),
-            how: format!("{device}-{}-{}", products.name(), tch::get_num_threads()),
+            how: how_made(device.is_cuda(), products, tch::get_num_threads() as usize),
         })
     }
 
@@ -54,6 +53,12 @@ impl CacheName {
     pub fn is_of_same_tower(&self, folder: &str) -> bool {
         folder.strip_prefix(&self.tower).is_some_and(|how| how.starts_with('-'))
     }
+}
+
+/// Returns what the names of folders end with whose features are computed so, with this number of threads.
+pub fn how_made(on_gpu: bool, products: Products, num_threads: usize) -> String {
+    let device = if on_gpu { "cuda" } else { "cpu" };
+    format!("{device}-{}-{num_threads}", products.name())
 }
 
 impl fmt::Display for CacheName {

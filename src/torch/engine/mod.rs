@@ -67,6 +67,7 @@ pub use build::build_engine;
 pub use build_cached::{build_feature_encoder, stem_of_features};
 pub use cache_folder::stored_items;
 pub use cache_key::Key;
+pub use cache_name::how_made;
 pub use carried::{drops_carried_parts, note_on_carried_parts};
 pub use dry_run::memory_of;
 pub use encoder::EncoderWorker;
