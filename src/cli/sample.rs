@@ -167,6 +167,7 @@ fn sampling(args: &SampleArgs) -> Sampling {
         prompts: PathBuf::new(),
         max_prompts: None,
         every_steps: 0,
+        every_epochs: None,
         sampler: args.sampler,
         steps: args.steps as usize,
         guidance: args.guidance.clone(),

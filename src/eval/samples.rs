@@ -92,9 +92,11 @@ pub fn fps_of(json: &Value) -> f64 {
 /// Returns a line about the samples that are made while the run goes on.
 pub fn summary(config: &RunConfig) -> Option<String> {
     let sampling = config.sample.as_ref()?;
-    let when = match sampling.every_steps {
-        0 => "at the end".to_owned(),
-        steps => format!("before the first step, every {steps} steps and at the end"),
+    let when = match (sampling.every_epochs, sampling.every_steps) {
+        // Of epochs that nobody has counted the steps of yet.
+        (Some(epochs), _) => format!("before the first step, every {epochs} epochs and at the end"),
+        (None, 0) => "at the end".to_owned(),
+        (None, steps) => format!("before the first step, every {steps} steps and at the end"),
     };
     let steps = sampling.steps;
     Some(format!("samples of {} {when}, in {steps} steps each: {SAMPLES}/", sampling.prompts.display()))

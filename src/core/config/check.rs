@@ -247,7 +247,7 @@ fn other_word(name: &str, path: &str) -> Option<&'static str> {
         ("data", "path" | "paths" | "file" | "files") => Some("train"),
         ("model", "name" | "path") => Some("load"),
         ("checkpoint", "folder") => Some("dir"),
-        ("checkpoint" | "eval", "every") => Some("every_steps"),
+        ("checkpoint" | "eval" | "sample", "every") => Some("every_steps"),
         ("eval", "metrics") => Some("scores"),
         _ => None,
     }

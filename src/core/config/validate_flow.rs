@@ -11,6 +11,7 @@ impl Rules<'_> {
         self.loss(config);
         if let Some(sample) = &config.sample {
             self.samples(sample);
+            self.every_epochs(config, "sample", (sample.every_steps, sample.every_epochs));
         }
         let dropout = config.data.caption_dropout;
         self.broken(dropout == Some(1.0), code::OUT_OF_RANGE, &["data.caption_dropout"], || {

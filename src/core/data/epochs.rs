@@ -89,6 +89,11 @@ pub fn settle_steps(config: &mut RunConfig, num_samples: u64) -> Result<Option<E
     {
         eval.every_steps = of(every);
     }
+    if let Some(sample) = &mut config.sample
+        && let Some(every) = sample.every_epochs.take()
+    {
+        sample.every_steps = of(every);
+    }
     let most = most.filter(|most| *most < steps);
     // Only `wsd` has such a decay; with `train.steps` alone the config is refused as it is read.
     let (all, decay_steps) = (most.unwrap_or(steps), config.train.decay_steps.unwrap_or(0));
@@ -173,17 +178,18 @@ train: {{ epochs: 2.5, global_batch_size: 4, lr: 1e-5 }}"
     }
 
     #[test]
-    fn checkpoints_and_evaluations_of_epochs_are_those_of_their_steps() {
+    fn checkpoints_evaluations_and_samples_of_epochs_are_those_of_their_steps() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("data/held_out.jsonl");
         let eval = format!("eval={{path: {}, every_epochs: 0.5, patience: 2}}", path.display());
-        let mut config = config(folder.path(), 6, &["checkpoint.every_epochs=1", &eval]);
+        let sample = format!("sample={{prompts: {}, every_epochs: 0.25}}", path.display());
+        let mut config = config(folder.path(), 6, &["checkpoint.every_epochs=1", &eval, &sample]);
         assert!(config.eval.as_ref().unwrap().is_during_run());
         // An epoch has 16 samples, and a step 4.
         settle(&mut config, folder.path()).unwrap();
-        let eval = config.eval.as_ref().unwrap();
-        assert_eq!((config.checkpoint.every_steps, eval.every_steps), (4, 2));
-        assert_eq!((config.checkpoint.every_epochs, eval.every_epochs), (None, None));
+        let (eval, sample) = (config.eval.as_ref().unwrap(), config.sample.as_ref().unwrap());
+        assert_eq!([config.checkpoint.every_steps, eval.every_steps, sample.every_steps], [4, 2, 1]);
+        assert_eq!([config.checkpoint.every_epochs, eval.every_epochs, sample.every_epochs], [None; 3]);
         let text = serde_json::to_string(&config).unwrap();
         assert_eq!(load_text_with(&text, &[]).unwrap().config, config);
     }

@@ -187,7 +187,8 @@ fn run(sheet: &mut Sheet, repeats: f64) {
     sheet.missing(kept, &["save_last_n_steps_state", "save_last_n_epochs_state"]);
     sheet.settled(WHOLE, &["save_state", "save_state_on_train_end"]);
     sheet.missing("`loongforge run --resume` continues a run of its own", &["resume", "resume_from_huggingface"]);
-    let samples = "name the file without its options (--w) in sample.prompts, and set sample.every_steps";
+    let samples =
+        "name the file without its options (--w) in sample.prompts, and set sample.every_steps or every_epochs";
     sheet.missing(samples, &["sample_prompts", "sample_every_n_steps", "sample_every_n_epochs", "sample_at_first"]);
     sheet.settled("it applies only to samples", &["one_frame"]);
     sheet.settled("files of weights have no such entries", &["no_metadata", "training_comment"]);

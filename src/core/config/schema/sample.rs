@@ -18,9 +18,13 @@ pub struct Sampling {
     #[serde(default)]
     #[schemars(range(min = 1))]
     pub max_prompts: Option<u64>,
-    /// Generate samples before the first step, every N steps, and after the last one; 0: only after the last one.
+    /// Generate samples before the first step, every N steps, and after the last one; 0 without `every_epochs`: only after the last one.
     #[serde(default)]
     pub every_steps: u64,
+    /// Instead of `every_steps`, with `train.epochs`: generate samples every N epochs, such as 1 or 0.5, in steps rounded up.
+    #[serde(default)]
+    #[schemars(range(max = 1e6), extend("exclusiveMinimum" = 0.0))]
+    pub every_epochs: Option<f64>,
     /// Sampling algorithm; `null`: `unipc` if the model's scheduler config names it, else `euler`.
     #[serde(default)]
     pub sampler: Option<Sampler>,

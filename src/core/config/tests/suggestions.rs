@@ -13,6 +13,7 @@ fn what_other_trainers_and_habit_call_a_key_leads_to_it() {
         ("+checkpoint.interval=3", "did you mean `checkpoint.every_steps`?"),
         ("+checkpoint.folder=x", "did you mean `dir`?"),
         ("+eval={path: d.jsonl, every: 3}", "did you mean `every_steps`?"),
+        ("+sample={prompts: d.jsonl, every: 3}", "did you mean `every_steps`?"),
         ("+eval={path: d.jsonl, samples: 3}", "did you mean `max_samples`?"),
         ("+training={steps: 3}", "did you mean `train`?"),
         ("resume_from_checkpoint=x", "`--resume=CHECKPOINT` from that one"),
