@@ -93,7 +93,7 @@ pub fn rewrite(
     }
     let features: Vec<Feature> =
         set.info().features.iter().cloned().map(|feature| stored_as(feature, as_video)).collect();
-    expect_one_task_each(set)?;
+    expect_writable(set)?;
     let is_there = folder.exists();
     let writer = SetWriter::create(folder, fps as u32, &set.info().robot_type, features.clone())?;
     let written = fill(writer, set, &features, (decoder, limits), &mut progress).and_then(|()| {
@@ -123,8 +123,6 @@ fn fill(
 ) -> Result<(), DataError> {
     let mut last: Option<(usize, String)> = None;
     for_each_step(set, |step| {
-        // Frames are written at the set's rate, whatever their times.
-        step.expect_rate()?;
         let task = step.task()?;
         if let Some((_, before)) = last.take_if(|(episode, _)| *episode != step.episode()) {
             writer.end_episode(&before)?;
@@ -177,11 +175,15 @@ impl Owned {
     }
 }
 
+/// Checks all frames before the first picture is decoded, which takes much longer.
+///
 /// # Errors
-/// An episode has several tasks, of which a set that is written here has one.
-fn expect_one_task_each(set: &Arc<Set>) -> Result<(), DataError> {
+/// An episode has several tasks, of which a set that is written here has one; or a frame comes at another time than the set's rate says,
+/// at which frames are written.
+fn expect_writable(set: &Arc<Set>) -> Result<(), DataError> {
     let mut last: Option<(usize, String)> = None;
     for_each_step(set, |step| {
+        step.expect_rate()?;
         let task = step.task()?;
         match last.as_ref().filter(|(episode, before)| *episode == step.episode() && before != task) {
             Some((episode, _)) => {
@@ -254,20 +256,24 @@ mod tests {
         }
         writer.end_episode("go").unwrap();
         writer.finish().unwrap();
+        // How many frames were read in vain, which may be hours of decoding, is returned with the result.
         let convert = || {
-            let set = Arc::new(Set::open(&from).unwrap());
-            rewrite(&set, &to, false, (&InProcess, &Limits::NONE), || {}).map_err(|error| error.to_string())
+            let (set, mut num_frames) = (Arc::new(Set::open(&from).unwrap()), 0);
+            let written = rewrite(&set, &to, false, (&InProcess, &Limits::NONE), || num_frames += 1);
+            (written.map_err(|error| error.to_string()), num_frames)
         };
         let info = from.join("meta/info.json");
         let text = std::fs::read(&info).unwrap();
         let mut slower: Json = serde_json::from_slice(&text).unwrap();
         slower["fps"] = 5.into();
         std::fs::write(&info, slower.to_string()).unwrap();
-        let error = convert().unwrap_err();
+        let (written, num_frames) = convert();
+        let error = written.unwrap_err();
+        assert_eq!(num_frames, 0, "{error}");
         assert!(error.contains("frame 1 of episode 0: frame 1 comes 0.1000 s after the one before it"), "{error}");
         assert!(error.contains("it should be 0.2000 s") && !to.exists(), "{error}");
         std::fs::write(&info, &text).unwrap();
-        convert().unwrap();
+        assert_eq!(convert(), (Ok(()), 2));
     }
 
     #[test]
