@@ -59,9 +59,8 @@ fn a_folder_of_two_transformers_has_the_weights_of_each() {
     let mut json = config(3);
     (json["transformer_2"], json["boundary_ratio"]) = (json["transformer"].clone(), json!(0.6));
     let both = checkpoint_of(dir.path(), &json);
-    let fits = |model: &ModelConfig| {
-        expect_fit(dir.path(), model, &LoadOptions::default()).map_err(|error| error.to_string())
-    };
+    let fits =
+        |model: &ModelConfig| expect_fit(dir.path(), model, &LoadOptions::default()).map_err(|error| error.to_string());
     assert_eq!(fits(&both), Ok(()));
     for high in [true, false] {
         assert_eq!(fits(&both.clone().with_one_transformer(high)), Ok(()), "of high noise: {high}");

@@ -96,6 +96,41 @@ fn ids_of_tokens_are_not_rounded() {
     assert_eq!(input(&*vision, &ids, Kind::BFloat16).kind(), Kind::BFloat16);
 }
 
+/// Such units are done when their features are sent, and keep no activations.
+#[test]
+fn units_of_frozen_towers_have_no_share_of_a_budget_for_activations() {
+    let (replica, step) = (Replica::new(PoolName::ENCODER, 0), StepId(0));
+    let unit = |index: u32, tower: Tower| {
+        let meta = ItemMeta { tower, grid: GRIDS[0], num_features: 4 };
+        let item = UnitItem { id: ItemId { sample: SampleId(0), index }, owner: 0, meta };
+        Unit {
+            id: UnitId { step, index },
+            lane: Lane(0),
+            encoder: replica,
+            pack: PackId { step, index: 0 },
+            replica: Replica::foundation(0),
+            items: vec![item],
+        }
+    };
+    let plan = StepPlan {
+        step,
+        purpose: Default::default(),
+        cursor: SampleId(1),
+        learning_rate: 0.1,
+        num_targets: 1,
+        replica_ranks: Default::default(),
+        packs: Vec::new(),
+        units: vec![unit(0, Tower::Vision), unit(1, Tower::Audio), unit(2, Tower::Audio)],
+    };
+    let num_trained = |trained: &[Tower]| {
+        let worker = EncoderWorker::new(replica, TowerModels::default(), encoder().1, None);
+        let mut worker = worker.with_trained(trained.iter().copied().collect());
+        worker.plan(&plan);
+        worker.steps[0].num_trained()
+    };
+    assert_eq!([&[Tower::Vision][..], &[Tower::Audio], &Tower::ALL].map(num_trained), [1, 2, 3]);
+}
+
 /// Its units are encoded, sent and finished, its steps applied, and a checkpoint has no file of it.
 #[test]
 fn a_tower_without_parameters_is_an_encoder_like_others() {

@@ -102,8 +102,7 @@ impl EncoderWorker {
         version: Version,
         ports: &mut Ports,
     ) -> Result<(Vec<Tensor>, Phase), EngineError> {
-        // Every unit of a step may be out before the first comes back.
-        let alive = self.steps.front().map_or(1, |step| step.units.len());
+        let alive = self.steps[step].num_trained();
         let tower = self.steps[step].units[unit].unit.tower();
         // Whatever other towers are in the pool. A reference model computes what answers have in common once.
         let is_apart = self.one_by_one && !self.is_trained(tower) && tower != Tower::Reference;

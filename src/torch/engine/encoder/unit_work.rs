@@ -17,6 +17,13 @@ pub(super) struct Step {
     pub(super) fits: bool,
 }
 
+impl Step {
+    /// Returns how many units wait for gradients at once: all that are trained may be out before the first comes back.
+    pub(super) fn num_trained(&self) -> usize {
+        self.units.iter().filter(|work| work.trains).count()
+    }
+}
+
 /// The credit of the edges that items come over.
 pub(super) struct ItemCredit {
     pub(super) bytes: usize,
