@@ -7,6 +7,7 @@ use crate::parallel::pipeline::{PipelineRun, Recorded};
 use crate::params::{ParamStore, Sharding, ZeroStage};
 use crate::tape::{Execution, Policy, Slot};
 use crate::train::{Lanes, TrainState};
+use loongforge_core::message::{Tower, TowerSet};
 use loongforge_core::schedule::{Pass, Pipeline};
 use serde_json::{Value, json};
 use std::rc::Rc;
@@ -223,4 +224,32 @@ fn replicas_of_a_pipeline_equal_one_process_whatever_they_share_out() {
         check(dense, ranks(2), 2, shared, 4, &format!("dense, 2 replicas of 2 stages, {shared:?}"));
     }
     check(moe, ranks(2), 2, ZeroStage::Gradients, 4, "moe, 2 replicas of 2 stages");
+}
+
+/// Of features that nobody waits for no gradient is computed, and the gradients of parameters keep their bits.
+#[test]
+fn constant_features_change_no_gradient_of_a_parameter() {
+    let config = vlm();
+    let computed = |constant_features: TowerSet| {
+        let params = ParamStore::new(config.foundation.specs(), CPU.0, CPU.1);
+        let mut pool = pool(params, ProcessGroup::single());
+        let model = config.foundation.build(pool.params(), Policy::Keep);
+        let batch = MicroBatch { constant_features, ..batches(&config, 0, 1).remove(0) };
+        let record = model.record(&batch);
+        let levels = record.features.iter().flatten().enumerate();
+        let inputs = levels.map(|(level, slot)| (*slot, features(&batch, level, config.foundation.shape().width)));
+        let mut run = Execution::new(record.tape, pool.params().clone(), inputs.collect());
+        run.forward().unwrap();
+        run.seed(record.loss.unwrap(), Tensor::from(1.0));
+        let lane = pool.own_lane();
+        run.backward(pool.lane(lane)).unwrap();
+        let num_given = record.features.iter().flatten().filter(|slot| run.input_grad(**slot).is_some()).count();
+        let mut course = Course::default();
+        course.end_step(&mut pool, 0.0);
+        (course.grads, num_given)
+    };
+    let (expected, num_levels) = computed(TowerSet::default());
+    let (found, num_given) = computed([Tower::Vision].into_iter().collect());
+    assert!(num_levels > 1 && num_given == 0, "{num_levels} and {num_given}");
+    assert!(found == expected, "other gradients of parameters");
 }
