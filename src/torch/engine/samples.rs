@@ -1,16 +1,16 @@
 //! Makes frames of latents in a foundation actor: the decoder of the model's autoencoder, and who writes its frames.
 
 use super::foundation::{HandOver, SampleMaking, SamplePart, UntrainedPart};
+use super::lora::TrainedError;
 use super::pool_specs::splits;
 use super::share::FoundationPlan;
 use super::trained::trained_stage;
-use super::untrained::untrained_stage;
 use super::weight_budget::both_within_budget;
 use super::weights::{expect_weights_of, initialize};
-use crate::model::{Autoencoder, FoundationFamily, MakeSettings, ModelConfig, SampleRow};
-use crate::params::{ParallelRank, ParamStore};
+use crate::model::{Autoencoder, FoundationFamily, MakeSettings, ModelConfig, SampleRow, TreeNames};
+use crate::params::{ParallelRank, ParamSpec, ParamStore};
 use crate::train::WeightsError;
-use loongforge_core::config::RunConfig;
+use loongforge_core::config::{Part, RunConfig};
 use loongforge_core::engine::EngineError;
 use loongforge_core::message::{PoolName, SampleId, StepId};
 use loongforge_core::observe::{Clip, ObserveError};
@@ -127,4 +127,23 @@ pub fn decode(
     let values = frames.to_kind(Kind::Float).to_device(Device::Cpu).contiguous().view([-1]);
     let values = Vec::<f32>::try_from(values).map_err(|error| format!("frames: {error}"))?;
     Ok(Clip::from_values(&values, sizes, fps))
+}
+
+/// Returns parameters of a stage as the run holds those of the transformer that is not trained.
+///
+/// # Errors
+/// A weight cannot be rounded.
+pub(super) fn untrained_stage(
+    specs: Vec<ParamSpec>,
+    tree: &TreeNames,
+    config: &RunConfig,
+) -> Result<Vec<ParamSpec>, TrainedError> {
+    let part = untrained_part(config);
+    trained_stage(specs, tree, |_| ("model.foundation", &part))
+}
+
+/// Returns the part of the config that the transformer that is not trained would have: it is frozen.
+pub(super) fn untrained_part(config: &RunConfig) -> Part {
+    let frozen_precision = config.model.foundation.frozen_precision;
+    Part { freeze: Some(true), frozen_precision, ..Part::default() }
 }

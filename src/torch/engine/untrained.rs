@@ -4,13 +4,10 @@ use super::actor_spec::{EngineSpec, frozen_state, policy};
 use super::foundation::UntrainedPart;
 use super::lora::TrainedError;
 use super::pool_specs::splits;
-use super::samples::SampleSpec;
+use super::samples::{SampleSpec, untrained_part, untrained_stage};
 use super::share::FoundationShare;
-use super::trained::trained_stage;
 use crate::comm::Mesh;
-use crate::model::TreeNames;
 use crate::params::ParamSpec;
-use loongforge_core::config::{Part, RunConfig};
 use loongforge_core::engine::EngineError;
 use loongforge_core::message::Replica;
 use std::rc::Rc;
@@ -53,26 +50,8 @@ impl<'a> UntrainedShare<'a> {
     pub fn build(self, device: Device, params: Vec<ParamSpec>) -> Result<UntrainedPart, EngineError> {
         let Self { spec, mesh, share, boundary, is_high } = self;
         let state = share.join(frozen_state(&spec.config, device, params, mesh.data.clone(), share.sharding())?);
-        let stages = share.stages(state.params(), policy(&part(&spec.config)));
+        let stages = share.stages(state.params(), policy(&untrained_part(&spec.config)));
         let replica = Replica::new(spec.me.pool, mesh.place().dp as u32);
         Ok(UntrainedPart::new(replica, stages, state, boundary, is_high))
     }
-}
-
-/// Returns parameters of a stage as the run holds those of the transformer that is not trained.
-///
-/// # Errors
-/// A weight cannot be rounded.
-pub(super) fn untrained_stage(
-    specs: Vec<ParamSpec>,
-    tree: &TreeNames,
-    config: &RunConfig,
-) -> Result<Vec<ParamSpec>, TrainedError> {
-    let part = part(config);
-    trained_stage(specs, tree, |_| ("model.foundation", &part))
-}
-
-fn part(config: &RunConfig) -> Part {
-    let frozen_precision = config.model.foundation.frozen_precision;
-    Part { freeze: Some(true), frozen_precision, ..Part::default() }
 }
