@@ -7,7 +7,7 @@ use serde_json::{Map, Value as Json};
 use super::block::{Body, Record};
 use super::captioned::{self, Captioned, is_captioned};
 use super::fields::{self, FieldMap};
-use super::ids::{IDS, ids};
+use super::ids::{IDS, ids, lists_ids};
 use super::labeled::{self, LABELS, Labeled};
 use super::locate::Files;
 use super::messages::{Conversation, Turn};
@@ -123,8 +123,17 @@ impl RecordLayout {
                 }
                 None => Self::Text,
             },
-            () if value(IDS).is_some_and(|ids| ids[0].is_i64()) => Self::Tokens,
             () if is_captioned(has) => Self::Captioned,
+            () if lists_ids(value(IDS)) => {
+                let is_named = captioned::shows(value) || captioned::listed(value).is_some();
+                if is_named || ["audio", "pixel_values"].into_iter().any(has) || shown(record).is_some() {
+                    return Err(format!(
+                        "its first sample has {IDS} beside pictures, clips or recordings, without which they would be \
+                         learned: write messages that name the files"
+                    ));
+                }
+                Self::Tokens
+            }
             () => {
                 let seen = match json.as_object() {
                     Some(fields) => {

@@ -127,6 +127,7 @@ fn ids_that_records_list_are_documents() {
         json!({"input_ids": [2, 0], "attention_mask": [1, 0]}),
         json!({"input_ids": [2, "a"]}),
         json!({"input_ids": []}),
+        json!({"input_ids": [2, 3], "completion_mask": [0, 1]}),
     ];
     let text = lines.iter().map(|line| format!("{line}\n")).collect::<String>();
     let file = folder.write("a.jsonl", text);
@@ -137,18 +138,39 @@ fn ids_that_records_list_are_documents() {
         Err(bad) => Err(bad.reason),
     };
     let source = open(usize::MAX);
-    assert_eq!((source.len(), source.format(), read(&source, 0)), (6, "tokens", Ok(vec![5, 6, 7, 8, 9])));
-    for (index, part) in [(2, "`labels` differ"), (3, "marks padding"), (4, "not a whole number"), (5, "no tokens")] {
+    assert_eq!((source.len(), source.format(), read(&source, 0)), (7, "tokens", Ok(vec![5, 6, 7, 8, 9])));
+    for (index, part) in [
+        (2, "`labels` differ"),
+        (3, "marks padding"),
+        (4, "not a whole number"),
+        (5, "no tokens"),
+        (6, "`completion_mask` leaves out"),
+    ] {
         let reason = read(&source, index).unwrap_err();
         assert!(reason.contains(part), "{part}: {reason}");
     }
     // Longer documents are cut, and the length of their lines does not matter.
     let cut = open(2);
     let pieces: Vec<_> = (0..4).map(|index| read(&cut, index).unwrap()).collect();
-    assert_eq!((cut.len(), pieces), (8, vec![vec![5], vec![6, 7], vec![8, 9], vec![1]]));
+    assert_eq!((cut.len(), pieces), (9, vec![vec![5], vec![6, 7], vec![8, 9], vec![1]]));
     let renamed = folder.write("b.jsonl", "{\"tokens\": [4, 5]}");
     let columns = [("input_ids".to_owned(), "tokens".to_owned())].into();
     let file = TrainFile { columns, ..TrainFile::new(renamed.as_path()) };
     let source = Source::open(&file, Phase::Pretrain, 1, str::len).unwrap();
     assert_eq!(ids(&source), [[4], [5]]);
+}
+
+#[test]
+fn ids_beside_pictures_are_no_documents() {
+    let folder = Folder::new();
+    for (name, more) in [("a", json!({"images": ["a.png"]})), ("b", json!({"pixel_values": [0.5]}))] {
+        let mut record = json!({"input_ids": [5, 6]});
+        record.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        let file = folder.write(&format!("{name}.jsonl"), record.to_string());
+        let error = open(&TrainFile::new(file.as_path())).err().unwrap().to_string();
+        assert!(error.contains("has input_ids beside pictures"), "{error}");
+    }
+    // They keep the layout that they have without ids.
+    let captioned = folder.write("c.jsonl", json!({"image": "a.png", "text": "a cat", "input_ids": [5]}).to_string());
+    assert_eq!(of(captioned).format(), "captioned");
 }
