@@ -133,6 +133,10 @@ fn the_run_begins_again_at_its_last_checkpoint_where_the_foundation_dies() {
     let output = run(&fixture, "lost", "foundation/0@before_commit:5=kill", &[every[0], "run.max_restarts=0"]);
     let text = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.code() == Some(4) && text.contains("resume with --resume; the last checkpoint is"), "{text}");
+    // The checkpoints are those of the run before, which is restored where the new one takes no step.
+    let output = run(&fixture, "lost", "foundation/0@before_commit:1=kill", &["--overwrite", "run.max_restarts=0"]);
+    let text = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.code() == Some(4) && !text.contains("resume with --resume"), "{text}");
 }
 
 /// The other rank fails at once, for want of it in a collective, and before its end is known.

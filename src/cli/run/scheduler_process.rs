@@ -166,7 +166,8 @@ impl SchedulerProcess<'_> {
             // Who stopped the run starts it again by this code.
             (ended, copied) => {
                 copied.unwrap_or_else(|error| self.console.line(&format!("warning: {error}")));
-                if ended.as_ref().is_err_and(|error| exit::of(error) == exit::LOST) {
+                // After --overwrite without a step, the checkpoints are those of the previous run again.
+                if self.is_replaced() && ended.as_ref().is_err_and(|error| exit::of(error) == exit::LOST) {
                     self.console.line(&way_on(&config.checkpoint.dir));
                 }
                 ended
