@@ -16,7 +16,7 @@ use arrow_ipc::{Block as Place, MessageHeader, MetadataVersion, root_as_message}
 use arrow_schema::Schema;
 use serde_json::{Map, Value as Json};
 
-use super::arrow_values::{Reader, text_bytes};
+use super::arrow_values::{Reader, list_len, text_bytes};
 use super::blob::Blob;
 use super::block::{Block, Body, Record};
 use super::patience::may_pass;
@@ -133,6 +133,12 @@ impl Block for Batches {
         let (batch, row) = self.place(index);
         let column = self.batches[batch].as_ref().ok().and_then(|batch| batch.column_by_name(key));
         column.map_or_else(|| self.num_bytes(index), |column| text_bytes(column, row))
+    }
+
+    fn num_ids(&self, index: u64, key: &str, _few: u64) -> u64 {
+        let (batch, row) = self.place(index);
+        let column = self.batches[batch].as_ref().ok().and_then(|batch| batch.column_by_name(key));
+        column.map_or(0, |column| guarded(|| Ok(list_len(column, row))).unwrap_or(0))
     }
 
     fn read(&self, index: u64) -> Result<Record, String> {

@@ -148,3 +148,15 @@ pub fn text_bytes(array: &ArrayRef, row: usize) -> u64 {
     };
     len as u64
 }
+
+/// Values of a cell that is a list; of others 0.
+pub fn list_len(array: &ArrayRef, row: usize) -> u64 {
+    let len = match array.data_type() {
+        _ if array.is_null(row) => 0,
+        DataType::List(_) => array.as_list::<i32>().value(row).len(),
+        DataType::LargeList(_) => array.as_list::<i64>().value(row).len(),
+        DataType::FixedSizeList(..) => array.as_fixed_size_list().value(row).len(),
+        _ => 0,
+    };
+    len as u64
+}

@@ -117,6 +117,14 @@ impl Block for Table {
         cell.and_then(|(_, field)| text_len(field)).unwrap_or_else(|| self.num_bytes(index))
     }
 
+    fn num_ids(&self, index: u64, key: &str, _few: u64) -> u64 {
+        let row = self.rows.get(index as usize);
+        match row.into_iter().flat_map(|row| row.get_column_iter()).find(|(name, _)| *name == key) {
+            Some((_, Field::ListInternal(list))) => list.elements().len() as u64,
+            _ => 0,
+        }
+    }
+
     fn read(&self, index: u64) -> Result<Record, String> {
         let row = self.rows.get(index as usize).ok_or_else(|| self.reason.clone())?;
         let mut record = Record::default();

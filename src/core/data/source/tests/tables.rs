@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use parquet::data_type::{ByteArray, ByteArrayType};
+use parquet::data_type::{ByteArray, ByteArrayType, Int32Type};
 use parquet::file::writer::SerializedFileWriter;
 use parquet::schema::parser::parse_message_type;
 
@@ -63,6 +63,29 @@ fn row_groups_are_blocks_and_bytes_are_pictures() {
         folder.write("c.parquet", &bytes[..cut]);
         assert!(open(&file("c.parquet")).is_err());
     }
+}
+
+#[test]
+fn lists_of_ids_are_documents_that_are_cut() {
+    let folder = Folder::new();
+    let mut bytes = Vec::new();
+    let schema = "message m { required group input_ids (LIST) { repeated group list { required int32 element; } } }";
+    let schema = Arc::new(parse_message_type(schema).unwrap());
+    let mut writer = SerializedFileWriter::new(&mut bytes, schema, Arc::default()).unwrap();
+    let mut group = writer.next_row_group().unwrap();
+    let mut column = group.next_column().unwrap().unwrap();
+    // A 0 begins a row.
+    column.typed::<Int32Type>().write_batch(&[4, 5, 6, 7], Some(&[1; 4]), Some(&[0, 1, 1, 0])).unwrap();
+    column.close().unwrap();
+    group.close().unwrap();
+    writer.close().unwrap();
+    let file = TrainFile::new(folder.write("a.parquet", &bytes).as_path());
+    let source = Source::open(&file, Phase::Pretrain, 2, str::len).unwrap();
+    let ids = |index| match source.read(index) {
+        Ok(Content::Tokens(piece)) => piece.ids,
+        other => panic!("{other:?}"),
+    };
+    assert_eq!((0..source.len()).map(ids).collect::<Vec<_>>(), [vec![4], vec![5, 6], vec![7]]);
 }
 
 /// Texts that are not marked as such, as old writers have them.
