@@ -227,7 +227,11 @@ fn a_torn_file_is_named() {
     let error = || load_weights(&params, folder.path()).unwrap_err();
     assert!(matches!(error(), WeightsError::NoWeights { .. }));
     assert!(error().to_string().ends_with("(nor its .index.json)"), "{}", error());
-    for (name, part) in [("vae", "it has vae.safetensors: name"), ("text", "it has text.safetensors and 1 more")] {
+    for (name, part) in [
+        ("vae", "it has vae.safetensors: name"),
+        ("text", "it has text.safetensors and 1 more"),
+        ("model-00001-of-00002", "it has model-00001-of-00002.safetensors, but not the index"),
+    ] {
         std::fs::write(folder.path().join(name).with_extension("safetensors"), "").unwrap();
         assert!(error().to_string().contains(part), "{}", error());
     }

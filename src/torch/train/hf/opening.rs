@@ -31,16 +31,20 @@ pub(super) fn open_in(folder: &Path, stem: &str) -> Result<Vec<TensorFile>, Weig
     Err(match (find_pickle(&folder), stem == WHOLE) {
         (Some(file), true) => WeightsError::Pickle { folder, file },
         (Some(file), false) => WeightsError::PickledNetwork { folder, file },
-        (None, _) => WeightsError::NoWeights { others: others(&folder), folder, stem: stem.to_owned() },
+        (None, _) => WeightsError::NoWeights { others: others(&folder, stem), folder, stem: stem.to_owned() },
     })
 }
 
-/// Returns a clause about the files of weights in a folder that have other names; an empty text if there are none.
-fn others(folder: &Path) -> String {
+/// Returns a clause about the files of weights in a folder that have other names than `stem`; an empty text if there are none.
+fn others(folder: &Path, stem: &str) -> String {
     let files = fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.file_name());
     let mut names: Vec<String> = files.filter_map(|name| name.into_string().ok()).collect();
     names.retain(|name| name.ends_with(".safetensors"));
     names.sort();
+    let is_shard = |name: &&String| name.strip_prefix(stem).is_some_and(|rest| rest.contains("-of-"));
+    if let Some(shard) = names.iter().find(is_shard) {
+        return format!("; it has {shard}, but not the index of the shards: copy that as well");
+    }
     match names.as_slice() {
         [] => String::new(),
         [name] => format!("; it has {name}: name that file if it is meant"),
