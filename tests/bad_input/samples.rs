@@ -326,7 +326,7 @@ fn a_prompt_and_its_answer_fit_into_the_model() {
     ] {
         assert!(said.err.contains(part), "{}", said.err);
     }
-    for options in ["--stop ", "--temperature 1 --top-p 1.5", "--temperature -1"] {
+    for options in ["--stop ", "--temperature 1 --top-p 1.5", "--temperature nan"] {
         let words: Vec<&str> = options.split(' ').collect();
         fixture.fails(&[&ask[..], &words].concat(), 2, &[words[words.len() - 2]]);
     }
