@@ -141,6 +141,17 @@ mod tests {
         };
         assert_eq!(of("load_in_4bit: true\ndeepspeed: deepspeed_configs/zero3_bf16.json\n"), (json!(2), true));
         assert_eq!(of("load_in_4bit: true\ndeepspeed: deepspeed_configs/zero1.json\n"), (json!(1), false));
+        let trl = "model_name_or_path: a/b\ndataset_name: x/y\nuse_peft: true\nload_in_4bit: true\n";
+        for text in [
+            format!("{trl}accelerate_config: zero3\n"),
+            format!("{trl}accelerate_config: fsdp2\n"),
+            "swift sft --model a/b --dataset c.jsonl --quant_method bnb --quant_bits 4 --deepspeed zero3".to_owned(),
+            "llamafactory-cli train --stage sft --model_name_or_path a/b --dataset c --finetuning_type lora \
+             --quantization_bit 4 --deepspeed ds_z3_config.json"
+                .to_owned(),
+        ] {
+            assert_eq!(json_of(&import(&text).unwrap())["pools"]["foundation"]["zero"], json!(2), "{text}");
+        }
         let lora = "base_model: a/b\ndatasets: [{path: x/y}]\nadapter: lora\ndeepspeed: zero3.json\n";
         assert_eq!(json_of(&import(lora).unwrap())["pools"]["foundation"]["zero"], json!(3));
     }

@@ -375,6 +375,7 @@ fn of_trl(method: &str, flags: Flags) -> Result<Imported, ImportError> {
 fn finish(from: &'static str, mut flags: Flags, read: fn(&mut Sheet)) -> Imported {
     let mut sheet = Sheet::new(std::mem::take(&mut flags.fields)).unsaid(flags.unsaid());
     read(&mut sheet);
+    sheet.keep_rounded_whole();
     let (config, keys, notes) = sheet.finish();
     Imported { from, yaml: yaml::dump(&config), keys: flags.account(keys), notes }
 }
