@@ -7,16 +7,16 @@ const WORDS: [&str; 6] = ["NaN", "Infinity", "None", "True", "False", "undefined
 
 /// Returns the text to be put behind `error` that says what to do about a record of this text; empty: its mistake is not known here.
 pub fn advice(text: &str, error: &Error) -> String {
-    let text = text.trim();
-    if error.is_eof() && text.starts_with(['{', '[']) {
+    let record = text.trim();
+    if error.is_eof() && record.starts_with(['{', '[']) {
         return "; it ends before its closing bracket: write each record on one line, or all of them as one JSON array, \
                 and look whether the file is complete"
             .to_owned();
     }
-    if text.starts_with("{'") || text.starts_with("[{'") {
+    if record.starts_with("{'") || record.starts_with("[{'") {
         return "; single quotes are Python's and not those of JSON: write records with json.dumps".to_owned();
     }
-    if text.strip_suffix(',').is_some_and(|record| serde_json::from_str::<Json>(record).is_ok()) {
+    if record.strip_suffix(',').is_some_and(|record| serde_json::from_str::<Json>(record).is_ok()) {
         return "; a comma follows the record: leave it out, or write all records as one JSON array".to_owned();
     }
     match word_at(text, error) {
@@ -54,6 +54,7 @@ mod tests {
             ("{\"a\": NaN}", "`NaN` is no JSON"),
             ("{\"a\":NaN, \"b\": 1}", "`NaN` is no JSON"),
             ("{\"a\": [1, None]}", "`None` is no JSON"),
+            ("    {\"a\": NaN}  ", "`NaN` is no JSON"),
             ("{\"a\":\n True}", "`True` is no JSON"),
             ("{\"a\": -Infinity}", "`Infinity` is no JSON"),
         ] {
