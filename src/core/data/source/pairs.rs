@@ -66,7 +66,8 @@ fn of_swift(record: &mut Map<String, Json>) -> Result<Option<[(&'static str, Jso
     let rejected = match rejected {
         text @ Json::String(_) => {
             let mut turns = chosen.as_array().cloned().unwrap_or_default();
-            if turns.pop().is_none_or(|turn| turn["role"] != "assistant") {
+            let last = turns.pop().map_or(Ok(Vec::new()), |turn| sharegpt::turns(turn, "assistant", "messages"))?;
+            if last.first().is_none_or(|turn| turn["role"] != "assistant") {
                 return Err(wrong(format!("`messages` beside `{key}` must end with the assistant's preferred answer")));
             }
             turns.extend(sharegpt::turns(text, "assistant", key)?);
@@ -202,6 +203,9 @@ mod tests {
             json!({"messages": [user, yes], "rejected_response": "no"}),
             json!({"messages": [user, yes], "rejected_messages": [user, no], "rejected_response": null}),
             json!({"query": "Q", "response": "yes", "rejected_response": "no"}),
+            json!({"messages": [{"from": "human", "value": "Q"}, {"from": "gpt", "value": "yes"}], "rejected_response": "no"}),
+            json!({"messages": [{"role": "human", "content": "Q"}, {"role": "gpt", "content": "yes"}],
+                   "rejected_response": "no"}),
         ] {
             assert_eq!(read(record.clone()).unwrap(), expected, "{record}");
         }
