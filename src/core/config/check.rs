@@ -97,7 +97,7 @@ impl Checker<'_> {
         let Some(map) = node.map_mut() else {
             let word = node.to_text();
             let problem = scalar::expected("a map of keys", node);
-            if word == "true" {
+            if word == "true" && properties.values().all(|child| child.get("default").is_some()) {
                 return Some(problem.label("`{}` is a map in which every key has its default"));
             }
             let meant = key_with_word(&word, properties, path);

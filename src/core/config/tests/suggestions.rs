@@ -39,6 +39,8 @@ fn a_word_in_place_of_a_section_leads_to_the_key_that_takes_it() {
     let bench = Bench::new(GOOD);
     let on = bench.errors(&["log.wandb=true"]);
     assert!(on.contains("found `true`") && on.contains("`{}` is a map in which every key has its default"), "{on}");
+    let needed = bench.errors(&["run=true"]);
+    assert!(needed.contains("found `true`") && !needed.contains("every key has its default"), "{needed}");
     let method = bench.errors(&["+train.preference={loss: grpo}"]);
     assert!(method.contains("there is no reinforcement learning") && !method.contains("did you mean"), "{method}");
     for (text, found, meant) in [
