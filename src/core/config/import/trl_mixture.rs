@@ -44,7 +44,8 @@ fn mixer(sheet: &mut Sheet) {
     let is_evaluated = ["do_eval", "eval_strategy", "evaluation_strategy"].iter().any(is_on);
     let mut arrived = "data.train";
     match (split("test").filter(|_| is_evaluated), mixer.keys().next()) {
-        (Some(test), Some(name)) if mixer.len() == 1 => {
+        // Of a folder here the path has no split: its training samples would be held out.
+        (Some(test), Some(name)) if mixer.len() == 1 && hub::is_of_hub(name) => {
             sheet.set("eval.path", path(name, config(0), Some(test)));
             arrived = "data.train, eval.path";
         }
@@ -114,6 +115,9 @@ mod tests {
         assert_eq!(found["data"]["train"], json!([{ "path": "./a.jsonl" }, { "path": "hf://datasets/x/b" }]));
         let (beta, eval) = (&found["train"]["preference"]["beta"], &found["eval"]);
         assert_eq!((beta, eval, is_part), (&json!(0.01), &Value::Null, true));
+        let local =
+            "model_name_or_path: a/b\ndataset_mixer: {./a: 1.0}\ndataset_splits: [train, test]\ndo_eval: true\n";
+        assert!(json_of(&import(local).unwrap())["eval"].is_null(), "a folder here is not its own held-out split");
         let set = "{id: x/a, config: all, split: part, columns: [messages]}";
         let (found, is_part) = of(&format!("dataset_mixture: {{datasets: [{set}], test_split_size: 0.1}}\n"));
         assert_eq!(found["data"]["train"], json!([{ "path": "hf://datasets/x/a/all/part" }]));
