@@ -5,6 +5,7 @@ use anyhow::Result;
 use loongforge_core::data::{DataError, Sample, StopStrings, TextStream, Tokenizer};
 use loongforge_core::openai::{Finish, Likely, TokenLogprob};
 use loongforge_torch::model::{Continued, Decoding, Likelihood, Prompt, Sampling};
+use std::collections::BTreeMap;
 
 /// Says how long an answer may get, and how its tokens are chosen.
 #[derive(Clone, Debug, Default)]
@@ -16,6 +17,8 @@ pub struct Wanted {
     /// Tokens that the answer has lose the first in score, and the second for every time that it has them.
     pub presence_penalty: f64,
     pub frequency_penalty: f64,
+    /// Numbers that are added to the scores of tokens, all of which the model has.
+    pub logit_bias: BTreeMap<i64, f64>,
     /// The first of these ends the answer and is left out, as is a token that ends a turn.
     pub stops: Vec<String>,
     /// The number of most likely tokens whose likelihoods are told with each token's; `None`: none are told.
@@ -106,6 +109,7 @@ pub fn answer_each(
         repetition_penalty: wanted.repetition_penalty,
         presence_penalty: wanted.presence_penalty,
         frequency_penalty: wanted.frequency_penalty,
+        logit_bias: wanted.logit_bias.clone(),
         top_logprobs: wanted.top_logprobs,
     };
     let decodings: Vec<Decoding> = questions.iter().map(decoding).collect();

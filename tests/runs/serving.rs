@@ -272,6 +272,10 @@ fn is_as_likely_as_it_was(serving: &Serving) {
     let (_, _, drawn) = serving.chat(more);
     let top = |answer: &Value| answer["choices"][0]["logprobs"]["content"][0]["top_logprobs"].clone();
     assert_eq!(top(&drawn), top(&scored));
+    // The byte "A", alone in all places, and as unlikely as before.
+    let more = json!({"logit_bias": {"65": 100}, "logprobs": true, "top_logprobs": 3, "max_tokens": 3});
+    let (_, _, biased) = serving.chat(more);
+    assert_eq!((&biased["choices"][0]["message"]["content"], top(&biased)), (&json!("AAA"), top(&scored)), "{biased}");
     let asked = json!({"prompt": PROMPT, "max_tokens": 4, "temperature": 0, "logprobs": 0}).to_string();
     let (_, _, found) = serving.ask("POST", "/v1/completions", "", &asked);
     let logprobs = &found["choices"][0]["logprobs"];
@@ -316,6 +320,7 @@ fn bad_requests_and_clients_that_go_harm_nobody_else() {
         (json!({"n": 2}), "n"),
         (json!({"max_tokens": 30001}), "max_tokens"),
         (json!({"unheard_of": 1}), "unheard_of"),
+        (json!({"logit_bias": {"9999999": 1}}), "logit_bias"),
         (json!({"chat_template_kwargs": {"messages": []}}), "chat_template_kwargs.messages"),
         (json!({"messages": [{"role": "user", "content": "x".repeat(400_000)}]}), "messages"),
         (

@@ -37,7 +37,7 @@ pub fn bodies() -> Vec<Vec<u8>> {
         {"name":"f","arguments":"{\"a\": 1}"}}]},{"role":"tool","content":"2","tool_call_id":"c"}],"tools":[{"type":"function",
         "function":{"name":"f"}}],"tool_choice":"auto","max_completion_tokens":9,"temperature":0.5,"top_p":0.9,"top_k":-1,"min_p":0.1,
         "repetition_penalty":1.1,"seed":-3,"stop":["a","b"],"stream":true,"stream_options":{"include_usage":true},"n":1,"user":"u",
-        "response_format":{"type":"text"},"logprobs":false,"chat_template_kwargs":{"enable_thinking":false}}"#;
+        "response_format":{"type":"text"},"logprobs":false,"logit_bias":{"5":-100,"7":0.5},"chat_template_kwargs":{"enable_thinking":false}}"#;
     let text = r#"{"model":"m","prompt":["Once","Then"],"max_tokens":3,"temperature":0,"stop":"\n","echo":false,"best_of":1,"suffix":null}"#;
     let form = "--b\r\nContent-Disposition: form-data; name=\"file\"; filename=\"a.wav\"\r\n\r\nsound\r\n--b\r\n\
         Content-Disposition: form-data; name=\"temperature\"\r\n\r\n0\r\n--b--\r\n";

@@ -1,5 +1,8 @@
 //! A request, read and checked.
 
+use std::collections::BTreeMap;
+use std::ops::RangeInclusive;
+
 use serde_json::Value as Json;
 
 use super::error::ApiError;
@@ -14,6 +17,9 @@ const MAX_STOP_BYTES: usize = 1024;
 const MAX_ANSWERS: i64 = 128;
 /// Most likely tokens at each place at most, as with OpenAI's chats and vLLM.
 const MAX_TOP: i64 = 20;
+/// Tokens at most that a request makes more or less likely, and by how much at most.
+const MAX_BIASED: usize = 1024;
+const BIASES: RangeInclusive<f64> = -100.0..=100.0;
 /// No model's context is longer.
 const MAX_TOKENS: i64 = 1 << 24;
 
@@ -38,8 +44,27 @@ pub struct Chance {
     pub repetition_penalty: Option<f64>,
     pub presence_penalty: f64,
     pub frequency_penalty: f64,
+    /// Numbers that are added to the scores of tokens, by their ids, which are not below 0.
+    pub logit_bias: BTreeMap<i64, f64>,
     /// `None`: another one each time.
     pub seed: Option<u64>,
+}
+
+impl Chance {
+    /// Checks that the model, of `vocab_size` tokens, has those that are named.
+    ///
+    /// # Errors
+    /// It does not.
+    pub fn expect_tokens(&self, vocab_size: i64) -> Result<(), ApiError> {
+        match self.logit_bias.last_key_value() {
+            Some((&id, _)) if id >= vocab_size => {
+                let last = vocab_size - 1;
+                let reason = format!("`logit_bias` names token {id}, but the model's tokens have the ids 0 to {last}");
+                Err(ApiError::bad("logit_bias", reason))
+            }
+            _ => Ok(()),
+        }
+    }
 }
 
 /// A request.
@@ -172,8 +197,33 @@ fn chance(fields: &mut Fields) -> Result<Chance, ApiError> {
         repetition_penalty: penalty.filter(|penalty| *penalty != 1.0),
         presence_penalty: fields.number("presence_penalty", -2.0..=2.0)?.unwrap_or(0.0),
         frequency_penalty: fields.number("frequency_penalty", -2.0..=2.0)?.unwrap_or(0.0),
+        logit_bias: logit_bias(fields)?,
         seed: fields.integer("seed", i64::MIN..=i64::MAX)?.map(|seed| seed as u64),
     })
+}
+
+/// Reads what is added to the scores of tokens. Whether the model has them, [`Chance::expect_tokens`] says.
+fn logit_bias(fields: &mut Fields) -> Result<BTreeMap<i64, f64>, ApiError> {
+    let name = "logit_bias";
+    let given = match fields.take(name) {
+        None => return Ok(BTreeMap::new()),
+        Some(Json::Object(given)) if given.len() <= MAX_BIASED => given,
+        Some(_) => {
+            let reason = format!("`{name}` must be an object of at most {MAX_BIASED} token ids and their biases");
+            return Err(ApiError::bad(name, reason));
+        }
+    };
+    let biased = |(key, bias): (String, Json)| {
+        let Some(id) = key.parse::<i64>().ok().filter(|id| *id >= 0 && id.to_string() == key) else {
+            let key: String = key.chars().take(MAX_NAME).collect();
+            let reason = format!("`{name}` has the key {key:?}; its keys must be ids of tokens, such as \"42\"");
+            return Err(ApiError::bad(name, reason));
+        };
+        let (low, high) = (*BIASES.start(), *BIASES.end());
+        let wrong = || ApiError::bad(name, format!("`{name}` of token {id} must be a number from {low} to {high}"));
+        Ok((id, bias.as_f64().filter(|bias| BIASES.contains(bias)).ok_or_else(wrong)?))
+    };
+    given.into_iter().map(biased).collect()
 }
 
 /// Returns the number of the most likely tokens that are told at each place; `None`: no log probabilities are told.
@@ -214,8 +264,6 @@ fn includes_usage(fields: &mut Fields) -> Result<bool, ApiError> {
 fn refuse(fields: &mut Fields, endpoint: Endpoint) -> Result<(), ApiError> {
     let is_one = |value: &Json| value.as_i64() == Some(1);
     let is_false = |value: &Json| value.as_bool() == Some(false);
-    let is_empty = |value: &Json| value.as_object().is_some_and(|map| map.is_empty());
-    fields.only("logit_bias", is_empty, "tokens cannot be biased")?;
     // Who asks is nothing that an answer depends on.
     fields.only("user", Json::is_string, "it must be a string")?;
     match endpoint {

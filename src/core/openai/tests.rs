@@ -24,6 +24,7 @@ fn every_field_of_a_chat_is_read() {
     let chance = &asked.chance;
     assert_eq!((chance.temperature, chance.top_p, chance.top_k, chance.min_p), (0.5, 0.9, 0, 0.1));
     assert_eq!((chance.repetition_penalty, chance.seed), (Some(1.1), Some(-3i64 as u64)));
+    assert_eq!(chance.logit_bias, std::collections::BTreeMap::from([(5, -100.0), (7, 0.5)]));
     assert_eq!((asked.max_tokens, asked.stops.len(), asked.streams, asked.includes_usage), (Some(9), 2, true, true));
     assert_eq!((asked.n, asked.max_tokens_field), (1, "max_completion_tokens"));
     let text = Asked::read(Endpoint::Completions, &fuzz::bodies()[1]).unwrap();
@@ -88,7 +89,15 @@ fn what_is_wrong_or_not_done_is_named() {
         ),
         chat("presence_penalty", json!(2.5)),
         chat("frequency_penalty", json!("often")),
-        chat("logit_bias", json!({"5": 1})),
+        chat("logit_bias", json!([5])),
+        chat("logit_bias", json!({"5": 100.5})),
+        chat("logit_bias", json!({"5": "more"})),
+        chat("logit_bias", json!({"the": 1})),
+        chat("logit_bias", json!({"-1": 1})),
+        chat("logit_bias", json!({"+5": 1})),
+        chat("logit_bias", json!({"05": 1})),
+        chat("logit_bias", json!({"99999999999999999999": 1})),
+        chat("logit_bias", (0..1025).map(|id: i32| (id.to_string(), json!(1))).collect::<Json>()),
         chat("reasoning_effort", json!("high")),
         chat("audio", json!({"voice": "alloy"})),
         chat("store", json!(true)),
@@ -139,6 +148,20 @@ fn what_is_wrong_or_not_done_is_named() {
         "stop": null, "presence_penalty": 0, "frequency_penalty": -0.5, "metadata": {"session": "a"}, "service_tier": "auto", "user": "u"});
     let chance = read(Endpoint::Chat, &repeated).unwrap().chance;
     assert_eq!((chance.temperature, chance.presence_penalty, chance.frequency_penalty), (1.0, 0.0, -0.5));
+}
+
+#[test]
+fn a_token_that_the_model_lacks_is_not_biased() {
+    let expected = |biases: Json, vocab_size: i64| {
+        let asked = read(Endpoint::Completions, &json!({"prompt": "x", "logit_bias": biases})).unwrap();
+        asked.chance.expect_tokens(vocab_size).map_err(|error| (error.param.unwrap(), error.message))
+    };
+    for biases in [json!(null), json!({}), json!({"0": 1, "9": -1})] {
+        assert_eq!(expected(biases, 10), Ok(()));
+    }
+    let (param, message) = expected(json!({"10": 1, "2": 1}), 10).unwrap_err();
+    assert_eq!(param, "logit_bias");
+    assert_eq!(message, "`logit_bias` names token 10, but the model's tokens have the ids 0 to 9");
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! A request for a transcript: the form of `/v1/audio/transcriptions`.
 
-use std::collections::HashSet;
+use std::collections::{BTreeMap, HashSet};
 
 use super::error::ApiError;
 use super::fields::MAX_NAME;
@@ -101,6 +101,7 @@ impl Transcription {
                 repetition_penalty: None,
                 presence_penalty: 0.0,
                 frequency_penalty: 0.0,
+                logit_bias: BTreeMap::new(),
                 seed: None,
             },
             stops: Vec::new(),

@@ -56,8 +56,9 @@ impl Reading {
     /// Reads all questions of a request, in their order.
     ///
     /// # Errors
-    /// 400: one of them cannot be answered.
+    /// 400: one of them cannot be answered, or a token is named that the model lacks.
     pub fn read_all(&self, mut asked: Asked) -> Result<Vec<Ready>, ApiError> {
+        asked.chance.expect_tokens(self.processor.tokenizer().vocab_size())?;
         let questions = std::mem::take(&mut asked.questions);
         let is_list = questions.len() > 1;
         let read = |(at, question): (usize, Question)| {
@@ -113,6 +114,7 @@ impl Reading {
             repetition_penalty: chance.repetition_penalty,
             presence_penalty: chance.presence_penalty,
             frequency_penalty: chance.frequency_penalty,
+            logit_bias: chance.logit_bias.clone(),
             stops: asked.stops.clone(),
             top_logprobs: asked.top_logprobs,
             goes_on,

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use tch::{Kind, Tensor};
 
-use super::sampling::{Sampling, discount, penalize};
+use super::sampling::{Sampling, discount, favor, penalize};
 
 /// Describes how long continuations get, and how their tokens are chosen.
 #[derive(Clone, Debug, Default)]
@@ -14,6 +14,8 @@ pub struct Decoding {
     pub stop_token_ids: Vec<i64>,
     /// `None`: always the most likely token.
     pub sampling: Option<Sampling>,
+    /// Numbers that are added to the scores of tokens before anything else; the model has all of these tokens.
+    pub logit_bias: BTreeMap<i64, f64>,
     /// Tokens of the prompt and of the continuation so far lose by this factor, above 1; `None`: they do not.
     pub repetition_penalty: Option<f64>,
     /// The number that is subtracted once from the scores of tokens of the continuation so far, and the one that is subtracted for every
@@ -25,9 +27,10 @@ pub struct Decoding {
 }
 
 impl Decoding {
-    /// Returns whether tokens that were there are as likely as without.
+    /// Returns whether tokens are chosen by the model's own scores.
     fn keeps_scores(&self) -> bool {
-        self.repetition_penalty.is_none() && self.presence_penalty == 0.0 && self.frequency_penalty == 0.0
+        let has_penalties = self.presence_penalty != 0.0 || self.frequency_penalty != 0.0;
+        self.logit_bias.is_empty() && self.repetition_penalty.is_none() && !has_penalties
     }
 }
 
@@ -99,6 +102,9 @@ impl<'a> Continuations<'a> {
                 continue;
             }
             let mut own = scores.get(row);
+            if !decoding.logit_bias.is_empty() {
+                own = favor(&own, &decoding.logit_bias);
+            }
             if let Some(penalty) = decoding.repetition_penalty {
                 own = penalize(&own, seen, penalty);
             }
@@ -235,5 +241,32 @@ mod tests {
         assert_eq!(chosen(&answers, 0), [2, 2]);
         answers.hear(0, &[2, 0], &mut |_, _| true);
         assert_eq!(chosen(&answers, 1), [1, 2]);
+    }
+
+    #[test]
+    fn a_biased_token_is_chosen_and_as_likely_as_the_model_has_it() {
+        let plain = Decoding { max_new_tokens: 9, ..Decoding::default() };
+        let sampling = Some(Sampling { temperature: 2.0, top_k: 0, top_p: 1.0, min_p: 0.0, seed: 1 });
+        let greedy = Decoding { logit_bias: [(0, 100.0)].into(), top_logprobs: Some(1), ..plain.clone() };
+        let drawn = Decoding { sampling, ..greedy.clone() };
+        let banned = Decoding { logit_bias: [(2, -100.0)].into(), ..plain.clone() };
+        // Added before the penalty, which then halves 1 + 0.8.
+        let penalized = Decoding { logit_bias: [(2, 0.8)].into(), repetition_penalty: Some(2.0), ..plain.clone() };
+        let decodings = [&greedy, &drawn, &banned, &plain, &penalized];
+        let mut answers = Continuations::new(&decodings, vec![vec![2]; 5]);
+        let scores = Tensor::from_slice(&[0.0f32, 0.92, 1.0]).repeat([5, 1]);
+        let chosen = Vec::<i64>::try_from(answers.choose(&scores, 0)).unwrap();
+        assert_eq!(chosen, [0, 0, 1, 2, 1]);
+        let mut likelihoods = Vec::new();
+        answers.weigh(&scores, &chosen);
+        answers.hear(0, &chosen, &mut |_, continued| {
+            if let Continued::Likelihood(likelihood) = continued {
+                likelihoods.push(likelihood);
+            }
+            true
+        });
+        let [first, second] = &likelihoods[..] else { panic!("{likelihoods:?}") };
+        assert_eq!(first, second);
+        assert!(first.top[0].0 == 2 && first.logprob < first.top[0].1, "{first:?}");
     }
 }

@@ -1,6 +1,6 @@
 //! Choosing a token by chance, as transformers' `TemperatureLogitsWarper`, `TopKLogitsWarper`, `TopPLogitsWarper` and
-//! `MinPLogitsWarper`, in this order, and a draw from what is left; and before them `RepetitionPenaltyLogitsProcessor` and the
-//! penalties of OpenAI's interface.
+//! `MinPLogitsWarper`, in this order, and a draw from what is left; and before them the biases of tokens (transformers'
+//! `SequenceBiasLogitsProcessor`), `RepetitionPenaltyLogitsProcessor` and the penalties of OpenAI's interface, as vLLM orders them.
 //!
 //! Shapes: B sequences, V vocabulary.
 
@@ -62,21 +62,31 @@ pub(super) fn penalize(scores_V: &Tensor, seen: &[i64], penalty: f64) -> Tensor 
 
 /// Scores `[V]` of which each of a token that was `written` loses `presence`, and `frequency` for every time that it was.
 pub(super) fn discount(scores_V: &Tensor, written: &BTreeMap<i64, u32>, presence: f64, frequency: f64) -> Tensor {
+    let loss = |times: u32| -(presence + frequency * f64::from(times));
+    add(scores_V, written.iter().map(|(&token, &times)| (token, loss(times))))
+}
+
+/// Scores `[V]` to which the `biases` of tokens are added.
+pub(super) fn favor(scores_V: &Tensor, biases: &BTreeMap<i64, f64>) -> Tensor {
+    add(scores_V, biases.iter().map(|(&token, &bias)| (token, bias)))
+}
+
+/// Scores `[V]` to which the `changes` of tokens are added.
+fn add(scores_V: &Tensor, changes: impl Iterator<Item = (i64, f64)>) -> Tensor {
     let scores_V = scores_V.to_kind(Kind::Float);
-    if written.is_empty() {
+    let (places, changes): (Vec<i64>, Vec<f32>) = changes.map(|(token, change)| (token, change as f32)).unzip();
+    if places.is_empty() {
         return scores_V;
     }
-    let loss = |times: u32| -(presence + frequency * f64::from(times)) as f32;
-    let (places, losses): (Vec<i64>, Vec<f32>) = written.iter().map(|(&token, &times)| (token, loss(times))).unzip();
-    let [places, losses] = [Tensor::from_slice(&places), Tensor::from_slice(&losses)];
-    scores_V.index_add(0, &places.to_device(scores_V.device()), &losses.to_device(scores_V.device()))
+    let [places, changes] = [Tensor::from_slice(&places), Tensor::from_slice(&changes)];
+    scores_V.index_add(0, &places.to_device(scores_V.device()), &changes.to_device(scores_V.device()))
 }
 
 #[cfg(test)]
 mod tests {
     use tch::Tensor;
 
-    use super::{Sampling, discount, penalize};
+    use super::{Sampling, discount, favor, penalize};
 
     fn counts(sampling: Sampling) -> [usize; 4] {
         let scores = Tensor::from_slice(&[0.4f32, 0.1, 0.3, 0.2]).log().view([1, 4]);
@@ -122,6 +132,16 @@ mod tests {
             Vec::<f32>::try_from(discount(&scores, &written, 0.5, 0.25)).unwrap()
         };
         assert_eq!(found(&[(2, 3), (0, 1)]), [0.25, -1.0, 1.75, 0.0]);
+        assert_eq!(found(&[]), [1.0, -1.0, 3.0, 0.0]);
+    }
+
+    /// As transformers' `SequenceBiasLogitsProcessor` does with sequences of one token.
+    #[test]
+    fn a_bias_is_added_to_the_score_of_its_token() {
+        let scores = Tensor::from_slice(&[1.0f32, -1.0, 3.0, 0.0]);
+        let found =
+            |biases: &[(i64, f64)]| Vec::<f32>::try_from(favor(&scores, &biases.iter().copied().collect())).unwrap();
+        assert_eq!(found(&[(1, 2.5), (2, -100.0)]), [1.0, 1.5, -97.0, 0.0]);
         assert_eq!(found(&[]), [1.0, -1.0, 3.0, 0.0]);
     }
 }
