@@ -22,13 +22,16 @@ use loongforge_actors::journal::{RecoveredRun, unfinished};
 use loongforge_actors::launch::net::{Party, Security};
 use loongforge_actors::launch::{JournalSpec, LOCAL_RANKS, WantedActor, keeper};
 use loongforge_actors::{Meeting, RunError, Start, StopOn, serve_scheduler};
-use loongforge_core::config::{Address, RunConfig};
+use loongforge_core::checkpoint::latest;
+use loongforge_core::config::{Address, Checkpoint, RunConfig};
 use loongforge_core::message::{ActorId, Role, SampleId, StepId};
 use loongforge_core::observe::read_metrics;
 use loongforge_core::schedule::{Failure, Outcome};
 use loongforge_torch::native::StoreServer;
+use std::cell::Cell;
 use std::path::Path;
 use std::process::{Command, ExitCode};
+use std::rc::Rc;
 
 impl SchedulerProcess<'_> {
     /// Runs until the end, or until a process is lost; `is_takeover`: in the place of a scheduler that has died. `former`: the run
@@ -50,8 +53,9 @@ impl SchedulerProcess<'_> {
             None => self.begin(&composition, former)?,
         };
         let begins_anew = former.is_some() || (past.is_none() && !composition.resumes());
+        let is_own = Rc::new(Cell::new(former.is_none()));
         // Put back where the run ends before.
-        let first_step = first_step(former, &config);
+        let first_step = noting(is_own.clone(), first_step(former, &config));
         self.describe(&composition)?;
         let report = Report::new(&composition, loaded.composed.clone(), console.clone(), reported)?;
         let report = if self.part.is_none() { report.on_this_host() } else { report };
@@ -74,10 +78,7 @@ impl SchedulerProcess<'_> {
             }
             Outcome::Preempted => {
                 after_run::after_stop(&config, console);
-                console.line(match config.checkpoint.save_points().any() {
-                    true => "stopped on request; resume with --resume",
-                    false => "stopped on request; no checkpoint was written (checkpoint.at_end: false)",
-                });
+                console.line(stopped(&config.checkpoint, is_own.get()));
                 Ok(ExitCode::from(exit::PREEMPTED))
             }
         }
@@ -207,6 +208,25 @@ struct Beginning {
     former: Option<FormerRun>,
 }
 
+/// Says what becomes of a run that was stopped on request. `is_own`: checkpoints in the folder are its own, and not those of a run that
+/// it was to replace, which is put back.
+fn stopped(checkpoint: &Checkpoint, is_own: bool) -> &'static str {
+    let has_saved = is_own && !matches!(latest(&checkpoint.dir), Ok(None));
+    match checkpoint.save_points().any() {
+        true if has_saved => "stopped on request; resume with --resume",
+        true => "stopped on request before anything was saved; start it again with the same command",
+        false => "stopped on request; no checkpoint was written (checkpoint.at_end: false)",
+    }
+}
+
+/// Returns the work of the first step, which notes that the folder is this run's.
+fn noting(is_own: Rc<Cell<bool>>, mut first_step: FirstStep) -> FirstStep {
+    Box::new(move || {
+        is_own.set(true);
+        first_step()
+    })
+}
+
 /// Returns the work of the first step, after which the uploader forgets the former run: it is put back no more.
 fn forgetting_uploads(mut first_step: FirstStep, uploader: Option<Uploader>) -> FirstStep {
     Box::new(move || {
@@ -255,4 +275,37 @@ fn child(args: &RunArgs) -> anyhow::Result<Start> {
         command.arg("run").arg(&file).args(&overrides).args(part.words(actor, address));
         command
     }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use loongforge_core::checkpoint::MANIFEST;
+    use loongforge_core::files::step_name;
+
+    #[test]
+    fn a_stopped_run_is_resumed_only_where_it_has_saved_something() {
+        let dir = tempfile::tempdir().unwrap();
+        let checkpoint = Checkpoint { dir: dir.path().join("checkpoints"), ..Checkpoint::default() };
+        let says = |is_own, part: &str| assert!(stopped(&checkpoint, is_own).contains(part), "{is_own} {part}");
+        says(false, "before anything was saved; start it again");
+        // Stopped while the encoders that it needed for the first checkpoint were gone.
+        says(true, "before anything was saved; start it again");
+        let former = checkpoint.dir.join(step_name(3));
+        std::fs::create_dir_all(&former).unwrap();
+        std::fs::write(former.join(MANIFEST), "{}").unwrap();
+        says(true, "resume with --resume");
+        // What is there is of the run that this one was to replace.
+        says(false, "before anything was saved; start it again");
+        let never = Checkpoint { at_end: false, ..checkpoint.clone() };
+        assert!(stopped(&never, true).contains("checkpoint.at_end: false"));
+    }
+
+    #[test]
+    fn the_first_step_notes_that_the_folder_is_its_own() {
+        let is_own = Rc::new(Cell::new(false));
+        let mut first_step = noting(is_own.clone(), Box::new(|| Ok(None)));
+        assert!(!is_own.get());
+        assert!(first_step().unwrap().is_none() && is_own.get());
+    }
 }
