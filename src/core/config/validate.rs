@@ -102,7 +102,11 @@ impl Rules<'_> {
         let (warmup, steps) = (train.warmup_steps, train.steps.unwrap_or(u64::MAX));
         self.broken(warmup > steps, code::COMBINATION, &["train.warmup_steps", "train.steps"], || {
             let message = format!("`train.warmup_steps` {warmup} is more than `train.steps` {steps}");
-            (message, "the learning rate would never reach its peak")
+            (
+                message,
+                "the learning rate would never reach its peak: lower `train.warmup_steps` too (0: no warm-up), or set \
+                `train.warmup_ratio` in its place, which follows the number of steps",
+            )
         });
         let both = train.warmup_ratio.is_some() && train.warmup_steps > 0;
         self.broken(both, code::COMBINATION, &["train.warmup_ratio", "train.warmup_steps"], || {

@@ -38,7 +38,8 @@ pub enum EpochsError {
     Data(#[from] DataError),
     #[error(
         "`train.warmup_steps` {warmup_steps} is more than the {steps} steps of `train.epochs` {epochs} over \
-         {num_samples} samples: the learning rate would never reach its peak"
+         {num_samples} samples: the learning rate would never reach its peak; lower `train.warmup_steps` (0: no warm-up), or set \
+         `train.warmup_ratio` in its place"
     )]
     Warmup { warmup_steps: u64, steps: u64, epochs: f64, num_samples: u64 },
     #[error(
@@ -203,6 +204,7 @@ train: {{ epochs: 2.5, global_batch_size: 4, lr: 1e-5 }}"
             error.contains("`train.warmup_steps` 12") && error.contains("11 steps of `train.epochs` 2.5"),
             "{error}"
         );
+        assert!(error.contains("set `train.warmup_ratio` in its place"), "{error}");
         let wsd = ["train.schedule=wsd", "train.warmup_steps=4"];
         let mut decay = config(folder.path(), 7, &[&wsd[..], &["train.decay_steps=8"]].concat());
         let error = settle(&mut decay, folder.path()).unwrap_err().to_string();

@@ -79,6 +79,7 @@ fn one_mistake_at_a_time() {
         // combinations
         ("$ train.min_lr=1", &["LF0111", "`train.min_lr` 1.0 is above `train.lr` 1e-05", "override #1"]),
         ("$ train.warmup_steps=11", &["LF0111", "`train.warmup_steps` 11 is more than `train.steps` 10"]),
+        ("$ train.warmup_steps=12", &["never reach its peak: lower `train.warmup_steps` too (0: no warm-up), or set"]),
         (
             "pools: { placement: colocated, encoder: { replicas: 2 } }\n",
             &["LF0111", ":9:53", "colocated pools differ in size: 2"],
