@@ -31,4 +31,12 @@ fn commands_of_data_know_the_episodes_of_a_set() {
     }
     let said = fixture.succeeds(&["data", "stats", "--write", "videos"]).out;
     assert!(said.contains("videos: statistics of ") && said.contains("over 24 frames"), "{said}");
+    // One picture of each episode is compared.
+    let path = fixture.path("decoded/meta/info.json");
+    let mut info: serde_json::Value = serde_json::from_slice(&std::fs::read(&path).unwrap()).unwrap();
+    info["features"]["observation.images.front"]["shape"] = serde_json::json!([64, 48, 3]);
+    std::fs::write(path, info.to_string()).unwrap();
+    let said = fixture.start(&["data", "verify", "decoded", "--no-sandbox"]);
+    assert_eq!((said.code, said.out.contains("24 samples, 3 of them bad")), (1, true), "{}{}", said.out, said.err);
+    assert!(said.err.contains("observation.images.front has pictures of 64×48 pixels"), "{}", said.err);
 }

@@ -2,6 +2,9 @@
 
 use image::RgbImage;
 
+/// Axes with more entries are no channels of a picture.
+const MAX_CHANNELS: usize = 4;
+
 /// The type of a feature's values.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Dtype {
@@ -72,6 +75,19 @@ impl Feature {
         self.shape.iter().product()
     }
 
+    /// Returns rows and columns of its pictures; `None` where the shape is not one of pictures. Where no names tell the axes apart, channels
+    /// are the short one, at the end or the begin.
+    pub fn picture_size(&self) -> Option<[usize; 2]> {
+        let &[first, second, third] = self.shape.as_slice() else { return None };
+        let axis = |name: &str| self.names.iter().position(|axis| axis == name).filter(|&at| at < 3);
+        match (axis("height"), axis("width")) {
+            (Some(rows), Some(columns)) => Some([self.shape[rows], self.shape[columns]]),
+            _ if third <= MAX_CHANNELS => Some([first, second]),
+            _ if first <= MAX_CHANNELS => Some([second, third]),
+            _ => None,
+        }
+    }
+
     /// Returns whether its values are numbers or truth values.
     pub fn is_numbers(&self) -> bool {
         matches!(self.dtype, Dtype::Float32 | Dtype::Float64 | Dtype::Int64 | Dtype::Bool | Dtype::Int(_))
@@ -107,5 +123,26 @@ impl Dtype {
             Self::Video => "video",
             Self::Int(name) | Self::Other(name) => name,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pictures_have_the_size_that_the_axes_say() {
+        let size = |shape: &[usize], names: &[&str]| {
+            let names = names.iter().map(|&name| name.to_owned()).collect();
+            Feature { shape: shape.to_vec(), names, ..Feature::images("top", 1, 1) }.picture_size()
+        };
+        assert_eq!(Feature::video("top", 32, 48).picture_size(), Some([32, 48]));
+        assert_eq!(size(&[3, 32, 48], &["channels", "height", "width"]), Some([32, 48]));
+        assert_eq!(size(&[48, 32, 3], &["width", "height", "rgb"]), Some([32, 48]));
+        assert_eq!((size(&[32, 48, 3], &[]), size(&[3, 32, 48], &[])), (Some([32, 48]), Some([32, 48])));
+        assert_eq!(
+            (size(&[32, 48], &["height", "width"]), size(&[32, 48, 64], &[]), size(&[], &[])),
+            (None, None, None)
+        );
     }
 }

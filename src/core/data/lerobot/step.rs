@@ -8,6 +8,7 @@ use image::RgbImage;
 
 use super::columns::Stored;
 use super::feature::{Dtype, Feature};
+use super::names::INFO;
 use super::rows::Rows;
 use super::set::Set;
 use super::template::is_inner;
@@ -121,6 +122,27 @@ impl Step {
             }
         }
         Ok(())
+    }
+
+    /// Checks that the pictures of this frame have the sizes that the set says. One that cannot be read is left to whoever needs it.
+    ///
+    /// # Errors
+    /// They do not; the cameras are named.
+    pub fn expect_sizes(&self, decoder: &dyn MediaDecoder, limits: &Limits) -> Result<(), DataError> {
+        let mut wrong = Vec::new();
+        for camera in self.set.info().cameras() {
+            let Some(expected) = camera.picture_size() else { continue };
+            let Ok(pictures) = self.pictures(&camera.key, &[0], decoder, limits) else { continue };
+            let sizes = pictures.iter().map(|picture| [picture.height() as usize, picture.width() as usize]);
+            wrong.extend(sizes.filter(|size| *size != expected).map(|[rows, columns]| {
+                let (key, [height, width]) = (&camera.key, expected);
+                format!("{key} has pictures of {columns}×{rows} pixels, but its shape in {INFO} says {width}×{height}")
+            }));
+        }
+        match wrong.is_empty() {
+            true => Ok(()),
+            false => Err(DataError::Line(wrong.join("; "))),
+        }
     }
 
     /// Returns the instruction to the robot.
@@ -282,6 +304,7 @@ impl fmt::Debug for Step {
 mod tests {
     use super::super::{SetWriter, Value};
     use super::*;
+    use crate::data::InProcess;
 
     /// Frames of a third of the episode would be found, and be those of other moments.
     #[cfg(feature = "mp4")]
@@ -350,6 +373,34 @@ mod tests {
             }
             opened = Arc::into_inner(shared).unwrap();
         }
+    }
+
+    #[test]
+    fn pictures_have_the_sizes_that_their_set_says() {
+        let folder = tempfile::tempdir().unwrap();
+        let set = folder.path().join("set");
+        let cameras = vec![Feature::images("top", 32, 48), Feature::images("side", 16, 16)];
+        let mut writer = SetWriter::create(&set, 10, "arm", cameras).unwrap();
+        let [top, side] = [RgbImage::new(48, 32), RgbImage::new(16, 16)];
+        writer.add_frame(&[("top", Value::Picture(&top)), ("side", Value::Picture(&side))]).unwrap();
+        writer.end_episode("go").unwrap();
+        writer.finish().unwrap();
+        let found = || {
+            let step = Arc::new(Set::open(&set).unwrap()).step(0, 0).unwrap();
+            let limits = Limits { max_side: 64, max_pixels: 1 << 12 };
+            step.expect_sizes(&InProcess, &limits).map_err(|error| error.to_string())
+        };
+        assert_eq!(found(), Ok(()));
+        let path = set.join(INFO);
+        let mut info: serde_json::Value = serde_json::from_slice(&std::fs::read(&path).unwrap()).unwrap();
+        info["features"]["top"]["shape"] = serde_json::json!([48, 32, 3]);
+        std::fs::write(&path, info.to_string()).unwrap();
+        let error = found().unwrap_err();
+        assert!(
+            error.ends_with("top has pictures of 48×32 pixels, but its shape in meta/info.json says 32×48"),
+            "{error}"
+        );
+        assert!(!error.contains("side"), "{error}");
     }
 
     /// Float32 rounds times behind 2,048 seconds by more than lerobot's tolerance.

@@ -35,6 +35,11 @@ pub fn verify<E>(
         let (content, base) = inputs.read(index)?;
         if let Content::Step(step) = &content {
             let expected = step.expect_rate().and_then(|()| step.expect_videos(LIMITS));
+            // The first frame of an episode stands for the others.
+            let expected = expected.and_then(|()| match step.frame() {
+                0 => step.expect_sizes(inputs.decoder(), LIMITS),
+                _ => Ok(()),
+            });
             expected.map_err(|error| inputs.bad(index, error.to_string()))?;
         }
         let checked = match maker {
