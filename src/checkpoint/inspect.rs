@@ -1,7 +1,7 @@
 //! Shows the contents of a folder: tensors by pattern, types, sizes.
 
 use loongforge_core::checkpoint::{MANIFEST, Manifest};
-use loongforge_core::text::{grouped, plural};
+use loongforge_core::text::{counted, grouped};
 use loongforge_core::{files, observe};
 use loongforge_torch::train::hf::{Checkpoint, Stored, TensorFile, collapse};
 use loongforge_torch::train::state_files;
@@ -29,7 +29,8 @@ pub fn inspect(folder: &Path, all: bool) -> anyhow::Result<String> {
     writeln!(page, "{}: {model}", folder.display())?;
     if folder.join(MANIFEST).is_file() {
         let manifest = Manifest::read(folder)?;
-        writeln!(page, "checkpoint of a run after {} steps, {}", manifest.num_steps, manifest.precision)?;
+        let steps = counted(manifest.num_steps, "step");
+        writeln!(page, "checkpoint of a run after {steps}, {}", manifest.precision)?;
     }
     let tensors: Vec<(&str, &Stored)> = checkpoint.tensors().collect();
     let elements = |stored: &Stored| stored.shape.iter().product::<i64>() as u64;
@@ -43,10 +44,11 @@ pub fn inspect(folder: &Path, all: bool) -> anyhow::Result<String> {
     let (num_tensors, num_files) = (tensors.len(), checkpoint.files().len());
     writeln!(
         page,
-        "{} parameters in {num_tensors} tensors, {} in {num_files} {}",
+        "{} parameters in {}, {} in {}",
         grouped(parameters),
+        counted(num_tensors as u64, "tensor"),
         observe::bytes(bytes),
-        plural("file", num_files as u64)
+        counted(num_files as u64, "file")
     )?;
     writeln!(page, "types: {}\n", types.join(", "))?;
     let rows = tensors.iter().map(|(name, stored)| (*name, (stored.format(), stored.shape.clone(), stored.bytes)));
@@ -63,7 +65,8 @@ pub fn inspect(folder: &Path, all: bool) -> anyhow::Result<String> {
         let file = TensorFile::open(&folder.join(&entry))?;
         let bytes = file.tensors().values().map(|info| info.len).sum();
         let steps = file.note("num_steps").unwrap_or("unknown");
-        writeln!(page, "\n{entry}: {} tensors, {}, step {steps}", file.tensors().len(), observe::bytes(bytes))?;
+        let tensors = counted(file.tensors().len() as u64, "tensor");
+        writeln!(page, "\n{entry}: {tensors}, {}, step {steps}", observe::bytes(bytes))?;
     }
     Ok(page)
 }
@@ -89,6 +92,6 @@ mod tests {
         let tensors = [("a.weight".to_owned(), Tensor::from_slice(&[1f32, 2.0]))];
         write_tensor_file(&tensors, &[], dir.path(), "one.safetensors").unwrap();
         let page = inspect(&dir.path().join("one.safetensors"), true).unwrap();
-        assert!(page.contains("2 parameters in 1 tensors") && page.contains("a.weight"), "{page}");
+        assert!(page.contains("2 parameters in 1 tensor, ") && page.contains("a.weight"), "{page}");
     }
 }

@@ -9,6 +9,7 @@ use loongforge_core::checkpoint::{MANIFEST, Manifest};
 use loongforge_core::data::Tokenizer;
 use loongforge_core::engine::error_chain;
 use loongforge_core::files;
+use loongforge_core::text::counted;
 use loongforge_torch::train::hf::{Checkpoint, Dtype, Filling, INDEX_FILE, SINGLE_FILE, TensorFile, fill, is_adapter};
 use loongforge_torch::train::{adapter_base, read_adapter_config};
 use serde_json::Value;
@@ -44,6 +45,11 @@ pub fn verify(folder: &Path) -> Vec<(&'static str, Result<String, String>)> {
 
 type Check = Result<String, Box<dyn Error>>;
 
+/// Returns the begin of a sentence about so many: `1 file is`, `2 files are`.
+fn are(count: usize, noun: &str) -> String {
+    format!("{} {}", counted(count as u64, noun), if count == 1 { "is" } else { "are" })
+}
+
 fn outcome(check: Check) -> Result<String, String> {
     check.map_err(|error| error_chain(error.as_ref()))
 }
@@ -51,7 +57,7 @@ fn outcome(check: Check) -> Result<String, String> {
 fn manifest(folder: &Path) -> Check {
     let manifest = Manifest::read(folder)?;
     manifest.verify(folder)?;
-    Ok(format!("{} files are as written after step {}", manifest.files.len(), manifest.num_steps))
+    Ok(format!("{} as written after step {}", are(manifest.files.len(), "file"), manifest.num_steps))
 }
 
 fn headers(folder: &Path) -> Check {
@@ -63,7 +69,7 @@ fn headers(folder: &Path) -> Check {
             return Err(format!("{name} does not contain its step (num_steps)").into());
         }
     }
-    Ok(format!("{} files are whole", checkpoint.files().len() + states.len()))
+    Ok(format!("{} whole", are(checkpoint.files().len() + states.len(), "file")))
 }
 
 /// Sees to it that every number of weights and optimizer state is finite.
@@ -149,7 +155,7 @@ fn index(folder: &Path) -> Check {
         Some(size) if size != total => {
             Err(format!("{INDEX_FILE} says {size} bytes, but the files have {total}").into())
         }
-        _ => Ok(format!("{} tensors are where it says", listed.len())),
+        _ => Ok(format!("{} where it says", are(listed.len(), "tensor"))),
     }
 }
 

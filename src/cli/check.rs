@@ -17,7 +17,7 @@ use loongforge_core::config::{self, ListedStage, Loaded, Report, RunConfig, Stag
 use loongforge_core::data::{Epochs, settle_steps};
 use loongforge_core::message::TowerPart;
 use loongforge_core::schedule::PoolSizes;
-use loongforge_core::text::{grouped, plural};
+use loongforge_core::text::{counted, grouped, plural};
 use loongforge_torch::device::settle;
 use loongforge_torch::engine::{trained, trained_foundation};
 use loongforge_torch::params::{ParamSpec, Role};
@@ -302,13 +302,12 @@ pub(super) fn summary(config: &RunConfig, folder: &ModelFolder) -> anyhow::Resul
         grouped(specs.map(|spec| spec.num_elements() as u64).sum())
     };
     let (train, name) = (&config.train, &folder.config.model_type);
-    let unit = config.batch_unit();
     Ok(format!(
-        "{name}: {} parameters, {} of them trained; {} steps of {} {unit} into {}",
+        "{name}: {} parameters, {} of them trained; {} of {} into {}",
         count(&|_| true),
         count(&|spec| spec.role == Role::Trained),
-        train.num_steps(),
-        train.global_batch_size,
+        counted(train.num_steps(), "step"),
+        counted(train.global_batch_size as u64, config.batch_unit()),
         config.run.dir.display()
     ))
 }

@@ -174,7 +174,7 @@ pub fn evaluate(args: EvaluateArgs) -> anyhow::Result<ExitCode> {
         console.line(&format!("bad sample: {}", safe(&bad.to_string())));
     }
     if found.bad.len() > LISTED {
-        console.line(&format!("and {} more bad samples; --json lists all", found.bad.len() - LISTED));
+        console.line(&format!("and {}; --json lists all", count(found.bad.len() - LISTED, "more bad sample")));
     }
     println!("{} in {dtype} on {}", folder.display(), args.data.join(", "));
     println!("{}", record.text());
@@ -245,7 +245,8 @@ fn answers(
     drop(bar);
     let (answers, bad) = result?;
     if let Some(first) = bad.first() {
-        console.line(&format!("{} questions cannot be used; the first: {}", bad.len(), safe(&first.to_string())));
+        let bad = count(bad.len(), "question");
+        console.line(&format!("{bad} cannot be used; the first: {}", safe(&first.to_string())));
     }
     if let Some(path) = &args.hypotheses {
         let line = |answer: &ScoredAnswer| {

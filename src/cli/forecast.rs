@@ -2,7 +2,7 @@
 
 use loongforge_core::message::Role;
 use loongforge_core::simulate::{Activity, Alternative, SimReport, SimSpec};
-use loongforge_core::text::{grouped, plural};
+use loongforge_core::text::{counted, grouped};
 
 pub(super) fn text(report: &SimReport, spec: &SimSpec) -> String {
     let mut text = format!(
@@ -105,7 +105,7 @@ pub(super) fn as_json(report: &SimReport) -> serde_json::Value {
 
 /// Returns a count with its noun, such as `1 pack` or `2 packs`.
 pub(super) fn count(count: usize, what: &str) -> String {
-    format!("{count} {}", plural(what, count as u64))
+    counted(count as u64, what)
 }
 
 /// Returns a time with its unit, such as `12.3 ms`.

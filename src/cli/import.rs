@@ -5,7 +5,7 @@ use clap::Args;
 use loongforge_core::config::{Fate, Imported, KeyFate, import as translate, import_words};
 use loongforge_core::files;
 use loongforge_core::observe::safe;
-use loongforge_core::text::shell_word;
+use loongforge_core::text::{counted, shell_word};
 use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -97,7 +97,8 @@ fn report(imported: &Imported) -> String {
             }
         }
     }
-    let mut text = format!("{}: {} keys, {arrived} translated\n", imported.from, imported.keys.len());
+    let keys = counted(imported.keys.len() as u64, "key");
+    let mut text = format!("{}: {keys}, {arrived} translated\n", imported.from);
     imported.notes.iter().for_each(|note| text += &format!("note: {note}\n"));
     for (count, what, lines) in
         [(num_missing, "without a counterpart, left out", missing), (num_settled, "that need no key here", settled)]

@@ -7,6 +7,7 @@ use loongforge_actors::launch::net::{Party, Security};
 use loongforge_actors::launch::scale_run;
 use loongforge_core::config::Address;
 use loongforge_core::message::PoolName;
+use loongforge_core::text::counted;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -73,7 +74,7 @@ pub fn scale(args: ScaleArgs) -> anyhow::Result<ExitCode> {
         (error, _) => error.into(),
     })?;
     let of_pool = if pool == PoolName::ENCODER { String::new() } else { format!(" of the pool {pool}") };
-    println!("{from} → {encoders} encoders{of_pool}");
+    println!("{from} → {}{of_pool}", counted(u64::from(encoders), "encoder"));
     Ok(ExitCode::SUCCESS)
 }
 

@@ -32,6 +32,16 @@ pub fn plural(noun: &str, count: u64) -> String {
     format!("{noun}{}", if count == 1 { "" } else { "s" })
 }
 
+/// Returns a count with its noun: `1 pack`, `2 packs`.
+pub fn counted(count: u64, noun: &str) -> String {
+    format!("{count} {}", plural(noun, count))
+}
+
+/// Returns the verb that follows so many: one `was`, others `were`.
+pub fn were(count: u64) -> &'static str {
+    if count == 1 { "was" } else { "were" }
+}
+
 /// Returns a path or another text as a word of a shell's command, in quotes where it has anything but letters, digits and signs of
 /// ASCII that no shell reads: other letters are blanks in some locales.
 pub fn shell_word(word: &(impl AsRef<OsStr> + ?Sized)) -> String {
@@ -72,6 +82,10 @@ mod tests {
     #[test]
     fn one_of_something_is_singular() {
         assert_eq!([0, 1, 2].map(|count| plural("step", count)), ["steps", "step", "steps"]);
+        assert_eq!(
+            [0, 1, 1000].map(|count| counted(count, "bad sample")),
+            ["0 bad samples", "1 bad sample", "1000 bad samples"]
+        );
     }
 
     #[test]

@@ -200,7 +200,8 @@ fn placed(text: &str, kinds: [(&str, Vec<(Part, MediaSource)>); 3]) -> Result<(V
             let num_files = files.len();
             ensure!(
                 places == num_files,
-                "the prompt has {places} {placeholder}, but {num_files} files of this kind are given: write one for each, or none"
+                "the prompt has {places} {placeholder}, and there {} of this kind: write one for each, or none",
+                if num_files == 1 { "is 1 file".to_owned() } else { format!("are {num_files} files") }
             );
             written.push((placeholder, files.into_iter()));
             continue;
@@ -298,7 +299,7 @@ mod tests {
         assert_eq!(told("Is <audio> in it?", &["a"], &["b"]).unwrap(), "a [Is ] b [ in it?]");
         assert_eq!(told("What is <image>?", &[], &["b"]).unwrap(), "b [What is <image>?]");
         let error = told("<audio> or <audio>?", &[], &["b"]).unwrap_err().to_string();
-        assert!(error.contains("the prompt has 2 <audio>, but 1 files of this kind are given"), "{error}");
+        assert!(error.contains("the prompt has 2 <audio>, and there is 1 file of this kind"), "{error}");
     }
 
     #[test]

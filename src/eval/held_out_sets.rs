@@ -154,12 +154,15 @@ pub fn summary(config: &RunConfig, folder: &ModelFolder) -> Option<String> {
     let answers = match config.num_answers() {
         _ if folder.model_kind() != ModelKind::Tokens => String::new(),
         0 => String::new(),
+        1 => "; one question of each set is answered".to_owned(),
         count => format!("; up to {count} questions of each set are answered"),
     };
     let names = eval.set_names(&config.data).join(", ");
     // Of epochs that nobody has counted the steps of yet.
     let every = match eval.every_epochs {
+        Some(1.0) => "epoch".to_owned(),
         Some(epochs) => format!("{epochs} epochs"),
+        None if eval.every_steps == 1 => "step".to_owned(),
         None => format!("{} steps", eval.every_steps),
     };
     Some(format!("evaluated every {every} and at the end: {names}{answers}"))

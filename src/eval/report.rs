@@ -12,6 +12,7 @@ use loongforge_core::observe::{
     Console, EvalRecord, Judged, MetricsFile, ScoredAnswer, Scoring, read_evaluations, safe,
 };
 use loongforge_core::schedule::{Best, EvaluationSummary, SetResult};
+use loongforge_core::text::counted;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
@@ -85,7 +86,8 @@ impl EvalReport {
             let best = summary.evaluated.best.map_or(String::new(), |best| format!("; the best was {}", best.step));
             let count = summary.evaluated.without_progress;
             let what = not_improved(count, self.min_delta);
-            self.console.line(&format!("stopping after {} steps: {what}{best}", summary.step));
+            let steps = counted(summary.step.0, "step");
+            self.console.line(&format!("stopping after {steps}: {what}{best}"));
         }
         self.mark();
         records
@@ -162,7 +164,8 @@ impl EvalReport {
 
     fn show(&self, record: &EvalRecord) {
         let best = if record.best { "; the best so far" } else { "" };
-        self.console.line(&format!("eval after {} steps, {}: {}{best}", record.step, record.set, record.text()));
+        let steps = counted(record.step, "step");
+        self.console.line(&format!("eval after {steps}, {}: {}{best}", record.set, record.text()));
         record.answers.iter().take(self.show).for_each(|answer| self.console.line(&shown(answer)));
     }
 }

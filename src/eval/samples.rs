@@ -10,6 +10,7 @@ use loongforge_core::files::step_name;
 use loongforge_core::message::{Purpose, SampleId, Sigma, StepId};
 use loongforge_core::observe::{Clip, ObserveError};
 use loongforge_core::schedule::{EvaluationPass, EvaluationSet};
+use loongforge_core::text::counted;
 use loongforge_torch::engine::{SampleSpec, UntrainedTransformer};
 use loongforge_torch::model::{
     GuidanceScales, MakeSettings, Method, ModelConfig, ModelConfigError, Schedule, ScheduleError, Shift,
@@ -96,10 +97,11 @@ pub fn summary(config: &RunConfig) -> Option<String> {
         // Of epochs that nobody has counted the steps of yet.
         (Some(epochs), _) => format!("before the first step, every {epochs} epochs and at the end"),
         (None, 0) => "at the end".to_owned(),
+        (None, 1) => "before the first step, after every step and at the end".to_owned(),
         (None, steps) => format!("before the first step, every {steps} steps and at the end"),
     };
-    let steps = sampling.steps;
-    Some(format!("samples of {} {when}, in {steps} steps each: {SAMPLES}/", sampling.prompts.display()))
+    let steps = counted(sampling.steps as u64, "step");
+    Some(format!("samples of {} {when}, in {steps} each: {SAMPLES}/", sampling.prompts.display()))
 }
 
 /// Returns the spec by which a foundation actor of the run makes samples; `None`: none are made.

@@ -16,7 +16,7 @@ use loongforge_core::data::tools::{BAD, PackJob, PackOrder, PackStats, model_spe
 use loongforge_core::data::{DataError, Fingerprint, fingerprint};
 use loongforge_core::files::if_there;
 use loongforge_core::schedule::{PackLimits, are_too_many_bad};
-use loongforge_core::text::{grouped, hex};
+use loongforge_core::text::{counted, grouped, hex, plural, were};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
@@ -278,17 +278,18 @@ impl Packs {
         let (Self { num_samples, stats, .. }, pack) = (self, &config.data.pack);
         let mut lines = vec![
             format!(
-                "packs: {} of {} samples, {:.1} % full, in {}",
+                "packs: {} of {} {}, {:.1} % full, in {}",
                 grouped(stats.packs),
                 grouped(stats.samples),
+                plural("sample", stats.samples),
                 100.0 * stats.fill(),
                 config.packs_dir().display()
             ),
             stats.compression_text(pack.max_tokens),
         ];
         if stats.bad > 0 {
-            let list = config.packs_dir().join(BAD);
-            lines.push(format!("{} bad samples were left out of the packs; {} lists them", stats.bad, list.display()));
+            let (bad, list) = (counted(stats.bad, "bad sample"), config.packs_dir().join(BAD));
+            lines.push(format!("{bad} {} left out of the packs; see {}", were(stats.bad), list.display()));
         }
         if stats.too_long > 0 {
             let text = too_long_text(stats.too_long, *num_samples, *num_samples, pack.max_tokens);

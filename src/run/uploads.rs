@@ -6,6 +6,7 @@ use loongforge_core::checkpoint::{CheckpointError, StoredCheckpoints, StoredErro
 use loongforge_core::config::RunConfig;
 use loongforge_core::files::{LeftAside, if_there, step_name};
 use loongforge_core::observe::Console;
+use loongforge_core::text::{counted, were};
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -74,9 +75,10 @@ pub fn finish(uploads: Option<Uploads>, config: &RunConfig, console: &Console) -
     if num_sent + num_failures > 0 {
         let failed = match num_failures {
             0 => String::new(),
-            _ => format!("; {num_failed} could not be copied, {num_failures} attempts failed"),
+            _ => format!("; {num_failed} could not be copied, {} failed", counted(num_failures, "attempt")),
         };
-        console.line(&format!("{num_sent} checkpoints were copied to {url}{failed}"));
+        let (sent, were) = (counted(num_sent, "checkpoint"), were(num_sent));
+        console.line(&format!("{sent} {were} copied to {url}{failed}"));
     }
     match last_error {
         Some(error) => Err(NotUploaded { url, error, dir: config.checkpoint.dir.clone() }),

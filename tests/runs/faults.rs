@@ -97,7 +97,7 @@ fn encoders_of_two_pools_are_killed_join_and_are_scaled() {
     };
     wait_until(&mut run, || num_steps(&fixture, "scaled") >= 1);
     assert_eq!(scale(&["--pool", "audio", "3"]), (Some(0), "2 → 3 encoders of the pool audio\n".to_owned()));
-    assert_eq!(scale(&["1"]), (Some(0), "2 → 1 encoders\n".to_owned()));
+    assert_eq!(scale(&["1"]), (Some(0), "2 → 1 encoder\n".to_owned()));
     for (words, reason) in [
         (&["--pool", "sound", "3"][..], "changes no pool: it has no encoder pool `sound`, but audio, encoder"),
         (&["0"], "its pool `encoder` has none (`pools.encoder.cache_dir`)"),

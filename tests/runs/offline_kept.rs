@@ -205,7 +205,7 @@ fn what_cannot_be_read_when_packs_are_written_is_in_none() {
     fs::remove_file(data.join(picture)).unwrap();
     assert_eq!(thawed(packing), Some(0));
     let text = done(&fixture, &["data", "pack"], &[]);
-    assert!(text.contains("of 95 samples") && text.contains("1 bad samples were left out of the packs"), "{text}");
+    assert!(text.contains("of 95 samples") && text.contains("1 bad sample was left out of the packs"), "{text}");
     let ledger = ledger(&fixture);
     let stats = &ledger["packs"]["stats"];
     let written = shards(&fixture).windows(14).filter(|bytes| bytes == b".input_ids.npy").count();

@@ -63,7 +63,7 @@ fn encoders_are_let_go_over_tls_and_by_a_scheduler_that_was_started_again() {
     let mut scheduler = start("scheduler");
     let before = steps();
     wait_until(&mut scheduler, || steps() > before);
-    assert_eq!(scale("1"), "2 → 1 encoders\n");
+    assert_eq!(scale("1"), "2 → 1 encoder\n");
     assert_eq!(let_go(), 1);
 
     for child in encoders.into_iter().chain(others).chain([scheduler]) {

@@ -10,6 +10,7 @@ use loongforge_core::data::Limits;
 use loongforge_core::data::lerobot::{self, Set};
 use loongforge_core::data::tools::{self, BAD, Convert, Look, Share};
 use loongforge_core::observe::{Bar, Console, bytes};
+use loongforge_core::text::{counted, were};
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -108,7 +109,8 @@ fn rewrite(args: &ConvertArgs) -> anyhow::Result<ExitCode> {
     let as_video = matches!(args.to, Target::LerobotVideos);
     lerobot::rewrite(&set, &args.out, as_video, (&*args.input.decoder(), &limits), || bar.tick())?;
     drop(bar);
-    println!("{}: {} episodes, {} frames", args.out.display(), set.info().num_episodes, set.info().num_frames);
+    let (episodes, frames) = (count(set.info().num_episodes, "episode"), counted(set.info().num_frames, "frame"));
+    println!("{}: {episodes}, {frames}", args.out.display());
     Ok(ExitCode::SUCCESS)
 }
 
@@ -139,9 +141,11 @@ pub fn convert(args: ConvertArgs) -> anyhow::Result<ExitCode> {
     drop(bar);
     let kept = if done.kept > 0 { format!(", {} of them kept", done.kept) } else { String::new() };
     let out = args.out.display();
-    println!("{out}: {} samples in {}, {}{kept}", done.samples, count(done.shards, "shard"), bytes(done.bytes));
+    let (samples, shards) = (counted(done.samples, "sample"), count(done.shards, "shard"));
+    println!("{out}: {samples} in {shards}, {}{kept}", bytes(done.bytes));
     if !done.bad.is_empty() {
-        println!("{} bad samples were left out{}", done.bad.len(), listed(&args.out, share));
+        let num_bad = done.bad.len() as u64;
+        println!("{} {} left out{}", counted(num_bad, "bad sample"), were(num_bad), listed(&args.out, share));
     }
     if share != Share::WHOLE {
         println!("when all {} parts are done: loongforge data merge {out}", share.num);
@@ -151,7 +155,7 @@ pub fn convert(args: ConvertArgs) -> anyhow::Result<ExitCode> {
 
 pub(super) fn listed(out: &std::path::Path, share: Share) -> String {
     match share == Share::WHOLE {
-        true => format!("; {} lists them", out.join(BAD).display()),
+        true => format!("; see {}", out.join(BAD).display()),
         false => String::new(),
     }
 }

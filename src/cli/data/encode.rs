@@ -12,6 +12,7 @@ use clap::Args;
 use loongforge_core::config;
 use loongforge_core::data::tools;
 use loongforge_core::observe::{Bar, Console, bytes, init_logging, safe};
+use loongforge_core::text::counted;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Instant;
@@ -64,14 +65,15 @@ pub fn encode(args: EncodeArgs) -> Result<ExitCode> {
     for (tower, totals) in &encoded.towers {
         let (made, folder) = (totals.items - totals.found, totals.folder.display());
         println!(
-            "{tower}: {} items, {made} encoded ({}), {} found in {folder}",
-            totals.items,
+            "{tower}: {}, {made} encoded ({}), {} found in {folder}",
+            counted(totals.items, "item"),
             bytes(totals.bytes),
             totals.found
         );
     }
     if let Some(first) = encoded.bad.first() {
-        println!("{} bad samples; the first: {}", encoded.bad.len(), safe(&first.to_string()));
+        let bad = counted(encoded.bad.len() as u64, "bad sample");
+        println!("{bad}; the first: {}", safe(&first.to_string()));
     }
     let [train, held_out] = encoded.visits;
     println!(

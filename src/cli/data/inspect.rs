@@ -72,13 +72,14 @@ pub fn inspect(args: InspectArgs) -> anyhow::Result<ExitCode> {
         let samples: Vec<_> = samples.collect();
         let write = |source| DataError::Write { path: path.clone(), source };
         std::fs::write(path, tools::page(&files, &samples)).map_err(write)?;
-        println!("{}: {} samples", path.display(), samples.len());
+        println!("{}: {}", path.display(), count(samples.len(), "sample"));
         print_notes(maker.as_deref());
         return Ok(ExitCode::SUCCESS);
     }
     for file in &files {
         let bytes = file.bytes.map(|count| format!(", {}", bytes(count))).unwrap_or_default();
-        println!("{}: {}, {} samples{bytes}", file.path.display(), file.format, file.samples);
+        let samples = count(file.samples as usize, "sample");
+        println!("{}: {}, {samples}{bytes}", file.path.display(), file.format);
         for field in &file.fields {
             println!("  {:<24} {:<18} {}", safe(&field.name), field.types, field.count);
         }
@@ -101,7 +102,7 @@ pub fn inspect(args: InspectArgs) -> anyhow::Result<ExitCode> {
 }
 
 fn draw(sample: &Shown, style: Style) -> String {
-    let tokens = sample.num_tokens.map(|num| format!(", {num} tokens")).unwrap_or_default();
+    let tokens = sample.num_tokens.map(|num| format!(", {}", count(num as usize, "token"))).unwrap_or_default();
     let mut text = format!("\n── {}{tokens}\n", safe(&sample.place));
     for ShownMedia { name, pictures, kind, about } in &sample.media {
         for picture in pictures {

@@ -4,6 +4,7 @@ use crate::cli::forecast::count;
 use clap::Args;
 use loongforge_core::data::tools::{self, BAD};
 use loongforge_core::observe::bytes;
+use loongforge_core::text::{counted, were};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -23,9 +24,12 @@ pub struct MergeArgs {
 pub fn merge(args: MergeArgs) -> anyhow::Result<ExitCode> {
     let done = tools::merge(&args.out)?;
     let out = args.out.display();
-    println!("{out}: {} samples in {}, {}", done.samples, count(done.shards, "shard"), bytes(done.bytes));
+    let (samples, shards) = (counted(done.samples, "sample"), count(done.shards, "shard"));
+    println!("{out}: {samples} in {shards}, {}", bytes(done.bytes));
     if !done.bad.is_empty() {
-        println!("{} bad samples were left out; {} lists them", done.bad.len(), args.out.join(BAD).display());
+        let num_bad = done.bad.len() as u64;
+        let (bad, were) = (counted(num_bad, "bad sample"), were(num_bad));
+        println!("{bad} {were} left out; see {}", args.out.join(BAD).display());
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -20,7 +20,7 @@ use loongforge_core::data::{Dataset, ProcessorOptions, fingerprint};
 use loongforge_core::engine::fault;
 use loongforge_core::observe::{Console, bytes};
 use loongforge_core::schedule::PackLimits;
-use loongforge_core::text::shell_word;
+use loongforge_core::text::{counted, shell_word, were};
 use serde_json::json;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -111,13 +111,14 @@ pub fn pack(args: PackArgs) -> anyhow::Result<ExitCode> {
         Packed::Written(done, stats) => (done, stats),
     };
     let max_tokens = config.data.pack.max_tokens;
-    println!("{}: {} packs in {}, {}", out.display(), done.samples, count(done.shards, "shard"), bytes(done.bytes));
-    println!("all packs: {} of {} samples, {:.2} % full", stats.packs, stats.samples, 100.0 * stats.fill());
+    let (packs, samples) = (counted(done.samples, "pack"), counted(stats.samples, "sample"));
+    println!("{}: {packs} in {}, {}", out.display(), count(done.shards, "shard"), bytes(done.bytes));
+    println!("all packs: {} of {samples}, {:.2} % full", stats.packs, 100.0 * stats.fill());
     println!("{}", stats.compression_text(max_tokens));
     let bad = stats.bad + done.bad.len() as u64;
     if bad > 0 {
         let first = first_bad.map_or_else(String::new, |first| format!("; the first: {first}"));
-        println!("{bad} bad samples were left out{}{first}", listed(out, share));
+        println!("{} {} left out{}{first}", counted(bad, "bad sample"), were(bad), listed(out, share));
     }
     if stats.too_long > 0 {
         let all = job.num_samples;

@@ -5,6 +5,7 @@ use clap::Args;
 use loongforge_core::data::lerobot::{self, Set};
 use loongforge_core::data::tools::{self, Histogram};
 use loongforge_core::observe::{Bar, Console, safe};
+use loongforge_core::text::counted;
 use std::process::ExitCode;
 use std::sync::Arc;
 
@@ -64,7 +65,7 @@ pub fn stats(args: StatsArgs) -> anyhow::Result<ExitCode> {
         println!("{:#}", stats.to_json(&sizes));
         return Ok(ExitCode::SUCCESS);
     }
-    println!("{} samples, {} of them bad", inputs.len(), stats.bad.len());
+    println!("{}, {} of them bad", counted(inputs.len(), "sample"), stats.bad.len());
     if stats.too_long > 0 {
         let (all, max_tokens) = (inputs.len(), args.model.max_tokens());
         println!("{}; a run skips them", tools::too_long_text(stats.too_long, all, all, max_tokens));

@@ -5,6 +5,7 @@ use super::{fraction, verdict};
 use clap::Args;
 use loongforge_core::data::tools::{self, list_bad};
 use loongforge_core::observe::{Bar, Console, safe};
+use loongforge_core::text::counted;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -58,7 +59,7 @@ pub fn verify(args: VerifyArgs) -> anyhow::Result<ExitCode> {
     if all.len() > SHOWN {
         println!("… and {} more", all.len() - SHOWN);
     }
-    println!("{} samples, {} of them bad", inputs.len(), all.len());
+    println!("{}, {} of them bad", counted(inputs.len(), "sample"), all.len());
     if too_long > 0 {
         let (all, max_tokens) = (inputs.len(), args.model.max_tokens());
         println!("{}; a run skips them", tools::too_long_text(too_long, all, all, max_tokens));

@@ -78,14 +78,14 @@ impl Case {
             items => format!(", {} of {}", count(plan.units.len(), "unit"), count(items, "media item")),
         };
         let mut text = format!(
-            "step {}: {}, {:.1} % full ({} tokens, {} of them targets){}, consumed {} samples\n",
+            "step {}: {}, {:.1} % full ({} tokens, {} of them targets){}, consumed {}\n",
             plan.step,
             count(plan.packs.len(), "pack"),
             100.0 * plan.num_tokens() as f64 / room.max(1) as f64,
             plan.num_tokens(),
             plan.num_targets,
             media,
-            plan.cursor,
+            count(plan.cursor.0 as usize, "sample"),
         );
         for pool in &self.coordinator.plan.foundations {
             let replicas = (0..pool.replicas).map(|index| {

@@ -19,6 +19,7 @@ use loongforge_core::files::{step_name, steps_of};
 use loongforge_core::message::StepId;
 use loongforge_core::observe::Console;
 use loongforge_core::store::{check_store_url, is_store_url};
+use loongforge_core::text::counted;
 use loongforge_torch::native::expect_products;
 use serde_json::Value;
 use std::path::{Path, PathBuf};
@@ -100,7 +101,7 @@ fn from_memory(on_disk: Option<&Path>, snapshots: Option<&Snapshots>, console: &
     if on_disk.is_some_and(|on_disk| on_disk.num_steps >= manifest.num_steps) {
         return None;
     }
-    console.line(&format!("resuming from memory, after {} steps", manifest.num_steps));
+    console.line(&format!("resuming from memory, after {}", counted(manifest.num_steps, "step")));
     let first_step = StepId(manifest.num_steps);
     Some(Resume { checkpoint, first_step, state: manifest.scheduler })
 }
@@ -210,7 +211,7 @@ fn fetch_newest(config: &RunConfig, console: &Console) -> anyhow::Result<Option<
         (Err(error), None) => return Err(anyhow!(error).context("cannot resume: checkpoint.upload cannot be read")),
     };
     let Some(num_steps) = newest.filter(|newest| steps.is_none_or(|steps| steps < *newest)) else { return Ok(here) };
-    console.line(&format!("fetching the checkpoint of {num_steps} steps from {url}"));
+    console.line(&format!("fetching the checkpoint of {} from {url}", counted(num_steps, "step")));
     Ok(Some(uploads::fetch(url, num_steps, dir)?))
 }
 
@@ -243,7 +244,7 @@ fn fetch_named(url: &str, config: &RunConfig, stored: bool, console: &Console) -
     if stored && let Some(text) = from.manifest(num_steps)? {
         uploads::expect_stored(config, &from.url(num_steps), Some(&text), num_steps).map_err(of_store)?;
     }
-    console.line(&format!("fetching the checkpoint of {num_steps} steps from {folder}"));
+    console.line(&format!("fetching the checkpoint of {} from {folder}", counted(num_steps, "step")));
     Ok(uploads::fetch(folder, num_steps, dir)?)
 }
 

@@ -4,6 +4,7 @@ use crate::cli::UsageError;
 use crate::cli::check::parts;
 use crate::run::compose::Composition;
 use loongforge_core::observe::Console;
+use loongforge_core::text::counted;
 use loongforge_torch::params::Role;
 use loongforge_torch::train::hf::TensorFile;
 use loongforge_torch::train::state_files;
@@ -74,8 +75,8 @@ fn compare(then: &BTreeMap<String, Then>, now: &BTreeMap<&str, &[i64]>) -> Resul
     let new: Vec<&str> = now.keys().copied().filter(|name| !then.contains_key(*name)).collect();
     if let Some(first) = new.first() {
         return Err(format!(
-            "has no optimizer state for {} parameters that this run trains, such as {first}",
-            new.len()
+            "has no optimizer state for {} that this run trains, such as {first}",
+            counted(new.len() as u64, "parameter")
         ));
     }
     let other = now.iter().find(|(name, shape)| {
@@ -94,7 +95,9 @@ fn compare(then: &BTreeMap<String, Then>, now: &BTreeMap<&str, &[i64]>) -> Resul
             "has trained {first}, which this run does not have or does not train: its training would be lost"
         ));
     }
-    let line = |first| format!("{} parameters that it trained are frozen from now on, such as {first}", dropped.len());
+    let count = counted(dropped.len() as u64, "parameter");
+    let are = if dropped.len() == 1 { "is" } else { "are" };
+    let line = |first| format!("{count} that it trained {are} frozen from now on, such as {first}");
     Ok(dropped.first().map(|(first, _)| line(first)))
 }
 
@@ -112,7 +115,7 @@ mod tests {
         let both: [(&str, &[i64]); 2] = [("a.weight", &[4, 2]), ("b.weight", &[3])];
         assert_eq!(compare(&then(true), &now(&both)), Ok(None));
         let frozen = compare(&then(false), &now(&both[..1])).unwrap().unwrap();
-        assert!(frozen.contains("1 parameters") && frozen.contains("b.weight"), "{frozen}");
+        assert!(frozen.contains("1 parameter that it trained is frozen") && frozen.contains("b.weight"), "{frozen}");
         assert!(compare(&then(true), &now(&both[..1])).unwrap_err().contains("b.weight, which this run does not"));
         assert!(compare(&then(false), &now(&[("c.weight", &[1])])).unwrap_err().contains("such as c.weight"));
         let wider = compare(&then(true), &now(&[("a.weight", &[8, 2]), ("b.weight", &[3])])).unwrap_err();

@@ -21,6 +21,7 @@ use loongforge_actors::launch::{is_takeover, keeper};
 use loongforge_core::checkpoint::latest;
 use loongforge_core::config::{Device, Loaded, RunConfig};
 use loongforge_core::observe::Console;
+use loongforge_core::text::counted;
 use loongforge_torch::device::settle;
 use std::os::unix::process::parent_id;
 use std::path::{Path, PathBuf};
@@ -136,10 +137,11 @@ impl SchedulerProcess<'_> {
         if uploads.is_none() {
             *uploads = uploads::start(config, false, console)?;
         }
-        let (path, num_steps, steps) = (done.checkpoint.display(), done.first_step, config.train.num_steps());
+        let (path, steps) = (done.checkpoint.display(), config.train.num_steps());
         let evaluated = if left == Left::AfterRun {
             console.keep_log(&config.run.dir.join("log"));
-            console.line(&format!("{path} has all {steps} steps, but was not evaluated after the run: doing so now"));
+            let all = if steps == 1 { "its step".to_owned() } else { format!("all {steps} steps") };
+            console.line(&format!("{path} has {all}, but was not evaluated after the run: doing so now"));
             after_run::after_run(config, console)
         } else {
             let train = &loaded.config.train;
@@ -147,7 +149,8 @@ impl SchedulerProcess<'_> {
                 Some(epochs) => format!("train.epochs {epochs} comes to {steps}"),
                 None => format!("train.steps is {steps}"),
             };
-            console.line(&format!("nothing to do: {path} has {num_steps} steps, and {asked}; raise it to train on"));
+            let taken = counted(done.first_step.0, "step");
+            console.line(&format!("nothing to do: {path} has {taken}, and {asked}; raise it to train on"));
             Ok(())
         };
         self.finish(evaluated.map(|()| ExitCode::SUCCESS), config, uploads.take())

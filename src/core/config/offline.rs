@@ -29,11 +29,11 @@ impl RunConfig {
         Cow::Owned(Data { train: vec![packs], val_size: 0.0, pack, ..self.data.clone() })
     }
 
-    /// Returns the unit in which a batch is counted.
+    /// Returns the unit in which a batch is counted, in the singular.
     pub fn batch_unit(&self) -> &'static str {
         match self.data.pack.mode {
-            PackMode::Step => "samples",
-            PackMode::Stream | PackMode::Offline => "packs",
+            PackMode::Step => "sample",
+            PackMode::Stream | PackMode::Offline => "pack",
         }
     }
 }

@@ -49,7 +49,10 @@ pub fn check(places: &[MarkerSpan], expected: impl Iterator<Item = MediaKind> + 
     let count = |kinds: &mut dyn Iterator<Item = MediaKind>| {
         let mut counts = [0; MediaKind::ALL.len()];
         kinds.for_each(|kind| counts[kind as usize] += 1);
-        let of = |kind: MediaKind| format!("{} {}", counts[kind as usize], kind.name());
+        let of = |kind: MediaKind| match counts[kind as usize] {
+            1 => format!("1 {}", kind.name().trim_end_matches('s')),
+            count => format!("{count} {}", kind.name()),
+        };
         let sight = format!("{} and {}", of(MediaKind::Image), of(MediaKind::Video));
         others.iter().fold(sight, |said, kind| format!("{said} and {}", of(*kind)))
     };
@@ -156,6 +159,6 @@ mod tests {
     #[test]
     fn missing_and_forged_markers_are_counted() {
         let error = check(&find("<i>", &markers()), [MediaKind::Video].into_iter()).unwrap_err().to_string();
-        assert!(error.contains("0 pictures and 1 videos") && error.contains("for 1 pictures and 0 videos"), "{error}");
+        assert!(error.contains("0 pictures and 1 video,") && error.contains("for 1 picture and 0 videos"), "{error}");
     }
 }

@@ -4,7 +4,7 @@ use super::error::ObserveError;
 use super::error_rate::ErrorRate;
 use super::score::{ScoredAnswer, Scores, Scoring};
 use crate::files::if_there;
-use crate::text::grouped;
+use crate::text::{grouped, plural};
 use serde::{Deserialize, Serialize};
 use std::fs;
 use std::path::Path;
@@ -125,19 +125,20 @@ impl EvalRecord {
     /// many tokens are predicted.
     pub fn text(&self) -> String {
         let mut parts = Vec::new();
+        let many = |count: u64, noun: &str| format!("{} {}", grouped(count), plural(noun, count));
         if let Some(loss) = self.loss.filter(|_| !self.levels.is_empty()) {
             let at = |(sigma, loss): &(f64, f64)| format!("{loss:.4} at {sigma}");
             let levels = self.levels.iter().map(at).collect::<Vec<_>>().join(", ");
-            parts.push(format!("loss {loss:.4} of {} samples at noise levels: {levels}", grouped(self.samples)));
+            parts.push(format!("loss {loss:.4} of {} at noise levels: {levels}", many(self.samples, "sample")));
         } else if let Some(loss) = self.loss.filter(|_| self.of_actions) {
             parts.push(format!("loss {loss:.4} over {} values of actions", grouped(self.targets)));
         } else if let Some((loss, judged)) = self.loss.zip(self.judged) {
             let (what, right) = match judged {
-                Judged::Pairs => ("pairs", "ranked right"),
-                Judged::Answers => ("answers", "judged right"),
+                Judged::Pairs => ("pair", "ranked right"),
+                Judged::Answers => ("answer", "judged right"),
             };
             let right = self.accuracy.map(|accuracy| format!(", {:.1} % of them {right}", 100.0 * accuracy));
-            parts.push(format!("loss {loss:.4} over {} {what}{}", grouped(self.targets), right.unwrap_or_default()));
+            parts.push(format!("loss {loss:.4} over {}{}", many(self.targets, what), right.unwrap_or_default()));
         } else if let Some(loss) = self.loss {
             let perplexity = match loss.exp() {
                 large if large >= 1e4 => format!("{large:.2e}"),
@@ -145,9 +146,9 @@ impl EvalRecord {
             };
             let accuracy = self.accuracy.filter(|_| self.exact.is_none());
             let predicted = accuracy.map(|accuracy| format!(", {:.1} % of them predicted", 100.0 * accuracy));
-            let tokens = grouped(self.targets);
+            let tokens = many(self.targets, "token");
             let predicted = predicted.unwrap_or_default();
-            parts.push(format!("loss {loss:.4} (perplexity {perplexity}) over {tokens} tokens{predicted}"));
+            parts.push(format!("loss {loss:.4} (perplexity {perplexity}) over {tokens}{predicted}"));
         } else if self.targets > 0 {
             parts.push("the loss is not finite".to_owned());
         }
@@ -161,7 +162,7 @@ impl EvalRecord {
             parts.push(format!("mean absolute error of actions: {}", errors.collect::<Vec<_>>().join(", ")));
         }
         if self.bad_samples > 0 {
-            parts.push(format!("{} bad samples", grouped(self.bad_samples)));
+            parts.push(many(self.bad_samples, "bad sample"));
         }
         if parts.is_empty() { "no sample can be used".to_owned() } else { parts.join("; ") }
     }
@@ -199,6 +200,7 @@ mod tests {
         assert_eq!(record.scalars()[2], ("eval/val/exact".to_owned(), 0.5));
         let of = |sum, targets| EvalRecord { samples: 1, ..EvalRecord::default() }.with_loss(sum, targets).text();
         assert_eq!(of(24.0, 2), "loss 12.0000 (perplexity 1.63e5) over 2 tokens");
+        assert_eq!(of(0.0, 1), "loss 0.0000 (perplexity 1.00) over 1 token");
         assert_eq!(of(f64::NAN, 2), "the loss is not finite");
         let noised = EvalRecord { set: "val".into(), samples: 8, ..EvalRecord::default() }.with_loss(4.0, 16);
         let noised = noised.with_levels(vec![(0.1, 0.4), (0.9, 0.1)]);

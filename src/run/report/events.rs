@@ -12,6 +12,7 @@ use loongforge_core::schedule::{
     CheckpointDraft, EvaluationSummary, FailedSave, Failure, MAX_CRASHES, NonFinite, Outcome, PoisonItem, PoolChange,
     StepSummary, Straggler,
 };
+use loongforge_core::text::counted;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::time::Duration;
@@ -121,15 +122,15 @@ impl Observer for Report {
 
     fn save_failed(&mut self, failed: &FailedSave) {
         let FailedSave { to, error, num_failures, .. } = failed;
-        let steps = failed.step.0 + 1;
+        let steps = counted(failed.step.0 + 1, "step");
         match (to, num_failures) {
             (SaveTo::Memory, _) => self.console.line(&format!("warning: no checkpoint in memory: {error}")),
             (_, 0) => self.console.line(&format!(
-                "warning: the checkpoint of {steps} steps could not be written and is started again: {error}"
+                "warning: the checkpoint of {steps} could not be written and is started again: {error}"
             )),
             (_, num) => {
                 self.console.line(&format!(
-                    "ALARM: the checkpoint of {steps} steps could not be written ({num} in a row; {} end the run): {error}",
+                    "ALARM: the checkpoint of {steps} could not be written ({num} in a row; {} end the run): {error}",
                     self.max_failures
                 ));
             }
@@ -139,9 +140,9 @@ impl Observer for Report {
     fn save_waits(&mut self, step: StepId) {
         // Once says what may happen with each checkpoint.
         if !std::mem::replace(&mut self.is_slowed, true) {
-            let steps = step.0 + 1;
+            let steps = counted(step.0 + 1, "step");
             self.console.line(&format!(
-                "warning: step {step} waits, since earlier checkpoints are not on the disk yet and {steps} steps are to be saved: \
+                "warning: step {step} waits, since earlier checkpoints are not on the disk yet and the one of {steps} is due: \
                  checkpoints come faster than checkpoint.dir takes them; save more rarely \
                  (checkpoint.every_steps or every_epochs, snapshot_every)"
             ));

@@ -7,6 +7,7 @@ use loongforge_core::data::Dataset;
 use loongforge_core::message::SampleId;
 use loongforge_core::observe::{Exhibit, Gallery, News, ObserveError};
 use loongforge_core::schedule::EvaluationSummary;
+use loongforge_core::text::counted;
 
 /// The file of the sheet, beside the samples.
 const SHEET: &str = "sheet.png";
@@ -33,7 +34,8 @@ impl Report {
             Ok(Exhibit { picture, text: self.prompts.as_ref().map_or_else(String::new, |set| text(set, *prompt)) })
         };
         let exhibits = made.iter().map(exhibit).collect::<Result<Vec<_>, ObserveError>>()?;
-        let gallery = Gallery::new(&format!("after {step} steps"), &exhibits);
+        let steps = counted(step, "step");
+        let gallery = Gallery::new(&format!("after {steps}"), &exhibits);
         let path = self.dir.join(step_folder(summary.step)).join(SHEET);
         gallery.save(&path)?;
         let png = gallery.png()?;
@@ -43,7 +45,7 @@ impl Report {
         }
         self.trackers.samples(step, gallery.size(), &png)?;
         self.tell(|| News::Samples { step, png });
-        self.console.line(&format!("samples after {step} steps, {} of them: {}", made.len(), path.display()));
+        self.console.line(&format!("samples after {steps}, {} of them: {}", made.len(), path.display()));
         Ok(())
     }
 }

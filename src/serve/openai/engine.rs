@@ -139,7 +139,11 @@ impl Engine {
             return Err(has_ended());
         }
         let Some(place) = self.place() else {
-            return Err(ApiError::new(429, format!("{} requests are already waiting", limits.queue)));
+            let waiting = match limits.queue {
+                1 => "1 request is".to_owned(),
+                queue => format!("{queue} requests are"),
+            };
+            return Err(ApiError::new(429, format!("{waiting} already waiting")));
         };
         tokio::spawn(self.clone().bring(asked, events, place));
         Ok(answer)

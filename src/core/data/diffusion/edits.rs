@@ -15,6 +15,7 @@ use crate::data::positions::{PositionKind, Span};
 use crate::data::processor::ProcessorFolders;
 use crate::data::sample::Media;
 use crate::message::{PicturedText, Tower};
+use crate::text::counted;
 
 /// Pixels of a picture for the autoencoder, unless the run says otherwise, and for the text tower where it has its own.
 const AREA: u64 = 1024 * 1024;
@@ -78,8 +79,8 @@ impl PromptPictures {
         let pictures = shown.iter().map(|picture| self.processor.image(picture)).collect::<Result<Vec<_>, _>>()?;
         let num_places = ids.iter().filter(|id| **id == self.placeholder).count();
         if num_places != pictures.len() {
-            let count = pictures.len();
-            return Err(format!("has {num_places} placeholder tokens of pictures, but there are {count} pictures"));
+            let (places, count) = (counted(num_places as u64, "placeholder token"), pictures.len());
+            return Err(format!("has {places} of pictures, but {}", counted(count as u64, "picture")));
         }
         let (mut expanded, mut spans, mut left) = (Vec::new(), Vec::new(), pictures.iter());
         for part in ids.split_inclusive(|id| *id == self.placeholder) {

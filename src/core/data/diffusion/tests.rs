@@ -376,7 +376,7 @@ fn pictures_to_edit_stand_in_the_prompt() {
     assert!(bad(one(), json!(["2.png", "3.png"])).contains("has 2 pictures to edit, but this model takes one"));
     let forged = json!({"prompt": "<|image_pad|>", "image": "1.png", "edit_image": "2.png"});
     let error = bench.sample(plus(), forged).unwrap_err();
-    assert!(error.contains("has 2 placeholder tokens of pictures, but there are 1 pictures"), "{error}");
+    assert!(error.contains("has 2 placeholder tokens of pictures, but 1 picture"), "{error}");
     // Shown as large as it is encoded.
     let sample = bench.sample(one(), line(json!("2.png"))).unwrap();
     let shown = sample.media.last().unwrap();

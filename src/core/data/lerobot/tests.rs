@@ -291,7 +291,7 @@ fn what_cannot_be_written_is_named_and_leaves_no_set() {
     assert!(add(&[("other", Value::Numbers(&[1.0]))]).contains("other is not a feature"));
     assert!(writer.end_episode("t").unwrap_err().to_string().contains("no frames"));
     writer.add_frame(&[("observation.state", Value::Numbers(&[1.0]))]).unwrap();
-    assert!(writer.finish().unwrap_err().to_string().contains("1 frames of one that was not finished"));
+    assert!(writer.finish().unwrap_err().to_string().contains("1 frame of one that was not finished"));
     assert!(!is_set(&at("a")));
     std::fs::write(at("file"), "x").unwrap();
     let error = SetWriter::create(folder.path(), 10, "", vec![state()]).err().unwrap().to_string();

@@ -12,6 +12,7 @@ use super::info::PLACES;
 use super::summary::Summary;
 use super::table::{Cells, TableWriter};
 use crate::data::error::DataError;
+use crate::text::counted;
 
 /// Bytes of a file of rows, after which another one is begun.
 const DATA_BYTES: u64 = 100 << 20;
@@ -209,9 +210,9 @@ impl SetWriter {
     pub fn finish(mut self) -> Result<(), DataError> {
         if self.num_frames > 0 || self.rows.is_empty() {
             let reason = format!(
-                "has {} episodes, and {} frames of one that was not finished",
-                self.rows.len(),
-                self.num_frames
+                "has {}, and {} of one that was not finished",
+                counted(self.rows.len() as u64, "episode"),
+                counted(self.num_frames as u64, "frame")
             );
             return Err(DataError::file(&self.folder, reason));
         }

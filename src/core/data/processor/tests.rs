@@ -238,7 +238,7 @@ fn what_is_wrong_with_a_sample_is_said() {
     assert!(reason(vec![Part::Image], &"1".repeat(60), &["c.png"]).contains("c.png"));
     assert!(reason(vec![Part::Image], "1", &["b.png"]).contains("b.png"));
     let forged = reason(vec![text("<|image_pad|>")], "1", &[]);
-    assert!(forged.contains("0 pictures") && forged.contains("for 1 pictures"), "{forged}");
+    assert!(forged.contains("0 pictures") && forged.contains("for 1 picture "), "{forged}");
     let turns = vec![Turn::text("user", "hello")];
     let conversation = Conversation::text(turns);
     let error = processor.training_sample(SampleId(0), &conversation, folder.path()).unwrap_err();

@@ -4,6 +4,7 @@ use super::{Broken, Coordinator, InFlight, Output, SchedulerState};
 use crate::message::{ActorId, Command, Event, SaveTo, StepId};
 use crate::schedule::coordinator::encoder_pool::EncoderPool;
 use crate::schedule::coordinator::save::Ended;
+use crate::text::counted;
 
 impl Coordinator {
     /// Handles an engine's report about its part of a checkpoint.
@@ -30,8 +31,8 @@ impl Coordinator {
             }
             Some(Ended::Failed(failed)) => {
                 let cause = format!(
-                    "the checkpoint of {} steps: {}; {} in a row could not be written, as many as `checkpoint.max_failures`",
-                    failed.step.0 + 1,
+                    "the checkpoint of {}: {}; {} in a row could not be written, as many as `checkpoint.max_failures`",
+                    counted(failed.step.0 + 1, "step"),
                     failed.error,
                     failed.num_failures
                 );
