@@ -11,7 +11,7 @@ use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-const MAGIC: &[u8] = b"LFJL\x04\0";
+const MAGIC: &[u8] = b"LFJL\x05\0";
 const HEADER: usize = 8;
 
 /// An open journal. Nobody else writes it while this lives.
@@ -261,6 +261,18 @@ mod tests {
         drop(journal);
         assert_eq!(Journal::open(&path).unwrap().1, whole);
         std::fs::write(&path, "hello").unwrap();
+        assert!(matches!(Journal::open(&path), Err(JournalError::NotAJournal { .. })));
+    }
+
+    /// Its records would be read as others.
+    #[test]
+    fn a_journal_of_another_version_is_refused() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("journal");
+        Journal::create(&path).unwrap().append(&Record::Life(1));
+        let mut bytes = fs::read(&path).unwrap();
+        bytes[4] -= 1;
+        fs::write(&path, bytes).unwrap();
         assert!(matches!(Journal::open(&path), Err(JournalError::NotAJournal { .. })));
     }
 
