@@ -58,8 +58,11 @@ fn refusal(model: &ModelConfig, layouts: &PoolLayouts) -> Option<String> {
     plan.err().or(towers.err()).map(|reason| reason.to_string())
 }
 
-/// Returns the layouts of all models: a name, the fixture, the layouts of its pools, and why they are refused.
-fn cells() -> Vec<(String, (PathBuf, PoolLayouts, Option<String>))> {
+/// A fixture, the layouts of its pools, and why they are refused.
+type Case = (PathBuf, PoolLayouts, Option<String>);
+
+/// Returns the layouts of all models by name.
+fn cells() -> Vec<(String, Case)> {
     let mut cells = Vec::new();
     for (family, folder, model) in models() {
         for (layout, pools) in layouts() {
