@@ -219,7 +219,7 @@ fn items_of_a_frozen_tower_are_encoded_one_by_one_also_beside_a_trained_one() {
         };
         let models = TowerModels::only(Tower::Vae, Box::new(model));
         let worker = EncoderWorker::new(Replica::new(PoolName::ENCODER, 0), models, pool, None);
-        sent_by(&mut worker.with_trained(TowerSet::default()).one_by_one(true), &family);
+        drop(sent_by(&mut worker.with_trained(TowerSet::default()).one_by_one(true), &family));
         counts.take()
     };
     assert_eq!([recorded(false), recorded(true)], [[1, 1], [1, 1]]);
