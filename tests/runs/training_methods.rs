@@ -116,6 +116,40 @@ fn layouts_and_packs_learn_what_one_process_learns() {
     }
 }
 
+fn tensors(file: &Path) -> BTreeMap<String, Tensor> {
+    let all = Tensor::read_safetensors(file).unwrap().into_iter();
+    all.map(|(name, tensor)| (name, tensor.to_kind(Kind::Float))).collect()
+}
+
+/// Returns the adapters after a step.
+fn after_a_step(dir: &TempDir, own: &[String], precision: &str) -> BTreeMap<String, Tensor> {
+    let own = [own, &["train.steps=1".to_owned(), format!("train.precision={precision}")]].concat();
+    steps(dir, precision, &own, None);
+    tensors(&dir.path().join(precision).join("step-00000001/adapter_model.safetensors"))
+}
+
+/// Compares tensors up to a step of less than 1e-3 and roundings to bf16.
+fn expect_near(found: &BTreeMap<String, Tensor>, expected: &BTreeMap<String, Tensor>) {
+    assert!(!found.is_empty() && found.keys().eq(expected.keys()), "{:?}", found.keys());
+    let largest = |x: &Tensor| x.abs().max().double_value(&[]);
+    for (name, expected) in expected {
+        let error = largest(&(&found[name] - expected));
+        assert!(error < 2e-3 + largest(expected) / 64.0, "{name} is off by {error} of {}", largest(expected));
+    }
+}
+
+/// Steps in bf16 change float32 copies of what is trained.
+#[test]
+fn bf16_goes_on_from_adapters_and_from_the_norms_of_dora() {
+    let dir = run_folder();
+    let begun = tensors(&data().join("adapter/adapter_model.safetensors"));
+    expect_near(&after_a_step(&dir, &adapter(), "bf16"), &begun);
+    let dir = run_folder();
+    let dora = ["model.foundation.lora={r: 4, alpha: 8, use_dora: true}", "train.lr=7.5e-4"].map(str::to_owned);
+    let [found, expected] = ["bf16", "float32"].map(|precision| after_a_step(&dir, &dora, precision));
+    expect_near(&found, &expected);
+}
+
 #[test]
 fn a_resumed_run_has_the_same_bits() {
     let dir = run_folder();

@@ -180,7 +180,13 @@ pub(super) fn settle(spec: &EngineSpec, name: &str, mut state: TrainState) -> Re
         state.init_magnitudes()?;
     }
     match &spec.resume {
-        None => continue_adapter(spec, name, state.params())?,
+        None => {
+            continue_adapter(spec, name, state.params())?;
+            // The optimizer, which was made before, has the values that adapters and norms had until now.
+            if spec.config.model.parts().iter().any(|(_, part)| part.lora.is_some()) {
+                state.refresh_master();
+            }
+        }
         Some((folder, _)) => load_state(&mut state, folder, name, !from_base)?,
     }
     state.refresh_norms()?;

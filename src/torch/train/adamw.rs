@@ -101,7 +101,7 @@ impl AdamW {
     }
 
     /// Takes the parameters' present values as the master copy.
-    fn refresh_master(&mut self) {
+    pub(super) fn refresh_master(&mut self) {
         let _no_grad = tch::no_grad_guard();
         for part in self.master.iter().flat_map(|master| self.parts.iter().map(move |part| (master, part))) {
             let (master, OwnedPart { at, values, .. }) = part;

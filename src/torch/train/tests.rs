@@ -203,6 +203,24 @@ fn state_comes_back_bit_for_bit() {
     }
 }
 
+/// Adapters that a run goes on from come when the optimizer is there.
+#[test]
+fn values_that_were_set_later_are_those_that_steps_change() {
+    for kind in [Kind::Float, Kind::BFloat16] {
+        let mut pool = pool(kind, ProcessGroup::single(), Lanes::PerReplica);
+        let params = pool.params().clone();
+        let id = params.id("norm");
+        params.set(id, &Tensor::from_slice(&[8f32, -8.0, 16.0]));
+        pool.refresh_master();
+        add_grads(&mut pool, 0, 1);
+        pool.reduce().unwrap();
+        pool.commit(1.0, 1e-2).unwrap();
+        let found = Vec::<f64>::try_from(params.leaf(id).detach().to_kind(Kind::Double)).unwrap();
+        let is_near = |(found, set): (&f64, f64)| (found - set).abs() < 0.1;
+        assert!(found.iter().zip([8.0, -8.0, 16.0]).all(is_near), "{kind:?}: {found:?}");
+    }
+}
+
 #[test]
 fn weights_of_another_model_are_refused_whole() {
     let folder = tempfile::tempdir().unwrap();

@@ -207,6 +207,12 @@ impl TrainState {
         self.optimizer.as_mut()
     }
 
+    /// Takes the parameters' present values for the optimizer's float32 ones. It is for parameters that were set after the optimizer was
+    /// made, before the first step.
+    pub fn refresh_master(&mut self) {
+        self.optimizer.iter_mut().for_each(AdamW::refresh_master);
+    }
+
     /// Returns this rank's number in its group, or in the current membership of an elastic pool.
     pub fn rank(&self) -> usize {
         self.elastic_rank.unwrap_or_else(|| self.group.rank())
