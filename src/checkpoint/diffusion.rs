@@ -1,6 +1,7 @@
 //! A diffusion model or its adapters in the form that another program reads.
 
-use super::export::{Draft, ExportError, Exported, put, text};
+use super::draft::Draft;
+use super::export::{ExportError, Exported, put, text};
 use super::saved_config::kept_in_float32;
 use crate::model::diffusers;
 use loongforge_actors::checkpoint::extras;

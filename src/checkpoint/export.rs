@@ -1,6 +1,7 @@
 //! A folder's model once more: weights in another type or other shards, adapters added to their base, `config.json` to
 //! match, the rest carried. Seen whole or not at all.
 
+use super::draft::Draft;
 use super::fit::{expect_fit, load_options};
 use super::llava::{BEGINS, CLASS, Llava};
 use super::saved_config::{kept_in_float32, saved_config};
@@ -18,9 +19,8 @@ use loongforge_torch::model::ModelConfig;
 use loongforge_torch::train::hf::{Checkpoint, Dtype, FilesOf, LoadOptions, Rewrite, renamed, rewrite};
 use loongforge_torch::train::{AdapterError, Adapters, WeightsError};
 use serde_json::Value;
-use std::fs::{self, File, Permissions};
+use std::fs::{self, File};
 use std::io;
-use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
 #[derive(Debug, thiserror::Error)]
@@ -272,72 +272,6 @@ fn copy(from: &Path, to: &Path) -> io::Result<()> {
     io::copy(&mut files::open(from)?, &mut File::create(to)?).map(drop)
 }
 
-/// A folder that is written beside where it is to be, and moved there when it is whole; removed where anything fails.
-pub(super) struct Draft<'a> {
-    dir: tempfile::TempDir,
-    /// Has the lock that this process holds on it.
-    _opened: File,
-    out: &'a Path,
-}
-
-impl<'a> Draft<'a> {
-    /// # Errors
-    /// `out` holds something, or its parent cannot be written to.
-    pub fn beside(out: &'a Path) -> Result<Self, ExportError> {
-        let io = |path: &Path| {
-            let path = path.to_owned();
-            |source| ExportError::Io { path, source }
-        };
-        if out.exists() && fs::read_dir(out).map_err(io(out))?.next().is_some() {
-            return Err(ExportError::Exists { out: out.to_owned() });
-        }
-        let parent = out.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
-        fs::create_dir_all(parent).map_err(io(parent))?;
-        let prefix = unfinished(out);
-        remove_left(parent, &prefix);
-        // Beside it, so that the rename stays on one disk. A temporary folder is its owner's alone unless it is told otherwise.
-        let mut drafts = tempfile::Builder::new();
-        drafts.prefix(&prefix).permissions(Permissions::from_mode(0o777));
-        let dir = drafts.tempdir_in(parent).map_err(io(parent))?;
-        let opened = File::open(dir.path()).map_err(io(parent))?;
-        // Without locks in the file system nobody takes it for one that was left.
-        let _ = opened.try_lock();
-        Ok(Self { dir, _opened: opened, out })
-    }
-
-    /// Returns the temporary folder that files are written into until the draft is published.
-    pub fn path(&self) -> &Path {
-        self.dir.path()
-    }
-
-    /// # Errors
-    /// The folder cannot be moved.
-    pub fn publish(self) -> Result<(), ExportError> {
-        let draft = self.dir.keep();
-        fs::rename(&draft, self.out).map_err(|source| {
-            let _ = fs::remove_dir_all(&draft);
-            ExportError::Io { path: self.out.to_owned(), source }
-        })
-    }
-}
-
-/// Returns the prefix of the names of drafts of `out`.
-pub(super) fn unfinished(out: &Path) -> String {
-    format!(".{}.unfinished-", out.file_name().unwrap_or_default().to_string_lossy())
-}
-
-/// Removes the drafts in `parent` whose names begin with `prefix` that commands have left which were killed: nobody holds their locks.
-pub(super) fn remove_left(parent: &Path, prefix: &str) {
-    let names = fs::read_dir(parent).into_iter().flatten().flatten();
-    for left in names.filter(|entry| entry.file_name().to_string_lossy().starts_with(prefix)) {
-        let path = left.path();
-        if File::open(&path).is_ok_and(|opened| opened.try_lock().is_ok()) {
-            // What cannot be removed takes space and nothing else.
-            let _ = if path.is_dir() { fs::remove_dir_all(&path) } else { fs::remove_file(&path) };
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -423,28 +357,5 @@ mod tests {
         assert_eq!(fs::read_to_string(out.join("tokenizer.json")).unwrap(), "adapters");
         let is_readonly = |name: &str| fs::metadata(out.join(name)).unwrap().permissions().readonly();
         assert!(!is_readonly("tokenizer.json") && !is_readonly("vocab.json"));
-    }
-
-    #[test]
-    fn drafts_of_killed_commands_are_removed_and_those_of_others_stay() {
-        let dir = tempfile::tempdir().unwrap();
-        let [out, left, other] = ["out", ".out.unfinished-a", ".more.unfinished-a"].map(|name| dir.path().join(name));
-        for draft in [&left, &other] {
-            fs::create_dir(draft).unwrap();
-            fs::write(draft.join("model.safetensors"), "x").unwrap();
-        }
-        let first = Draft::beside(&out).unwrap();
-        assert!(!left.exists() && other.is_dir());
-        let second = Draft::beside(&out).unwrap();
-        assert!(first.path().is_dir() && first.path() != second.path());
-        drop(second);
-        first.publish().unwrap();
-        let mut names: Vec<_> = fs::read_dir(dir.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
-        names.sort();
-        assert_eq!(names, [".more.unfinished-a", "out"]);
-        let usual = dir.path().join("usual");
-        fs::create_dir(&usual).unwrap();
-        let [out, usual] = [out, usual].map(|path| path.metadata().unwrap().permissions().mode());
-        assert_eq!(out, usual);
     }
 }

@@ -3,6 +3,7 @@
 
 mod diff;
 mod diffusion;
+mod draft;
 mod export;
 mod fit;
 mod gguf;

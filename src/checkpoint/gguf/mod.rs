@@ -26,7 +26,8 @@ mod values;
 mod vocabulary;
 mod word_pieces;
 
-use super::export::{ExportError, Exported, options_of, remove_left, told_grown, unfinished};
+use super::draft::{remove_left, unfinished};
+use super::export::{ExportError, Exported, options_of, told_grown};
 use super::fit::expect_fit;
 use super::row_blocks;
 use crate::model::folder::ModelFolder;
