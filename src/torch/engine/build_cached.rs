@@ -102,7 +102,7 @@ pub fn stem_of_features(
     if specs.iter().map(|spec| spec.num_elements() as u64).sum::<u64>() > most {
         return Ok(None);
     }
-    let stored = StoredTowers::new(config, None, specs);
+    let stored = StoredTowers::new(config, None, specs)?;
     let value = |name: &str| {
         let spec = stored.specs.iter().find(|spec| spec.name == name).expect("a name of theirs");
         Ok(stored.value(spec)?)
@@ -119,7 +119,7 @@ pub(super) fn build_reader(spec: &EngineSpec, own: &OwnPool<'_>) -> Result<Encod
     expect_whole(own.name, own.pool, &trained_parts(config, &own.towers, &specs))?;
     let dir = cache_dir(own)?;
     let checkpoint = spec.resume.as_ref().map(|(checkpoint, _)| checkpoint.as_path());
-    let stored = StoredTowers::new(config, checkpoint, specs);
+    let stored = StoredTowers::new(config, checkpoint, specs)?;
     // The one that encoders would compute on; the run has settled its own, and not those of pools.
     let device = match crate::device::settle(device_of(config, spec.me, Some(own))).0 {
         Device::Cpu | Device::Auto => tch::Device::Cpu,

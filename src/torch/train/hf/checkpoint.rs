@@ -12,7 +12,7 @@ use super::opening::{WHOLE, open_in, read_json};
 use super::stored::{Quantization, Stored, gather};
 use loongforge_core::data::MODEL_INDEX;
 use serde_json::Value;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 use crate::params::{ParamSpec, StoredTensor};
@@ -45,10 +45,20 @@ impl Checkpoint {
     /// # Errors
     /// Fails as [`Checkpoint::open`] does.
     pub fn open_for(path: &Path, is_wanted: impl Fn(&str) -> bool) -> Result<Self, WeightsError> {
-        let found = match components::open(path, &is_wanted)? {
-            Some(found) => found,
-            None => plain(open_in(path, WHOLE)?),
-        };
+        Self::of(path, files_of(path, &is_wanted)?)
+    }
+
+    /// Works like [`Checkpoint::open`], and closes files without tensors of these parameters. Open ones can be read after the folder was
+    /// removed, and take their space on the disk until then.
+    ///
+    /// # Errors
+    /// Fails as [`Checkpoint::open`] does.
+    pub fn open_of(path: &Path, specs: &[ParamSpec]) -> Result<Self, WeightsError> {
+        let whole = Self::open(path)?;
+        let pieces = specs.iter().flat_map(|spec| whole.pieces(spec));
+        let wanted: BTreeSet<String> = pieces.map(|piece| piece.name).collect();
+        let mut found = files_of(path, &|_| true)?;
+        found.retain(|(file, names)| file.tensors().keys().any(|name| wanted.contains(&names.ours(name))));
         Self::of(path, found)
     }
 
@@ -108,6 +118,14 @@ impl Checkpoint {
     pub(super) fn place(&self, at: &super::stored::TensorPlace) -> (&TensorFile, &TensorInfo) {
         let file = &self.files[at.file];
         (file, &file.tensors()[&at.name])
+    }
+}
+
+/// Returns the files of a folder, of a diffusion model those of the networks that are wanted.
+fn files_of(path: &Path, is_wanted: &dyn Fn(&str) -> bool) -> Result<Vec<NamedFile>, WeightsError> {
+    match components::open(path, is_wanted)? {
+        Some(found) => Ok(found),
+        None => Ok(plain(open_in(path, WHOLE)?)),
     }
 }
 

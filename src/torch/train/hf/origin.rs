@@ -5,19 +5,19 @@
 use super::checkpoint::Checkpoint;
 use super::stored::Stored;
 use std::collections::BTreeMap;
-use std::rc::Rc;
+use std::sync::Arc;
 
 /// The folders of a model's weights.
 #[derive(Default)]
 pub struct Origin {
-    whole: Option<Rc<Checkpoint>>,
+    whole: Option<Arc<Checkpoint>>,
     parts: Vec<Part>,
 }
 
 struct Part {
     /// The prefix of the model's names of this part.
     prefix: String,
-    checkpoint: Rc<Checkpoint>,
+    checkpoint: Arc<Checkpoint>,
     /// The prefixes of names here and there, the longest first.
     begins: Vec<(String, String)>,
 }
@@ -25,7 +25,7 @@ struct Part {
 impl Origin {
     /// All weights are in one folder.
     pub fn whole(checkpoint: Checkpoint) -> Self {
-        Self { whole: Some(Rc::new(checkpoint)), parts: Vec::new() }
+        Self { whole: Some(Arc::new(checkpoint)), parts: Vec::new() }
     }
 
     /// Parameters of `names` that begin with `prefix` come from a folder of their own.
@@ -44,7 +44,7 @@ impl Origin {
         let mut begins: Vec<(String, String)> =
             groups.into_iter().map(begin).map(|(there, here)| (here, there)).collect();
         begins.sort_by_key(|(here, _)| std::cmp::Reverse(here.len()));
-        self.parts.push(Part { prefix: prefix.to_owned(), checkpoint: Rc::new(checkpoint), begins });
+        self.parts.push(Part { prefix: prefix.to_owned(), checkpoint: Arc::new(checkpoint), begins });
         self
     }
 
@@ -64,7 +64,7 @@ impl Origin {
     }
 
     pub(super) fn checkpoints(&self) -> impl Iterator<Item = &Checkpoint> {
-        self.whole.iter().chain(self.parts.iter().map(|part| &part.checkpoint)).map(Rc::as_ref)
+        self.whole.iter().chain(self.parts.iter().map(|part| &part.checkpoint)).map(Arc::as_ref)
     }
 }
 
