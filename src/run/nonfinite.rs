@@ -1,5 +1,6 @@
 //! The report of steps that were not finite: a line for each, and a file when the run ends for them.
 
+use loongforge_core::checkpoint::Manifest;
 use loongforge_core::schedule::{CheckpointDraft, NonFinite, StepSummary};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
@@ -29,6 +30,15 @@ impl Evidence {
     /// Writes into a run's folder; `seed` is the run's, by which samples can be found again.
     pub fn new(dir: &Path, seed: u64) -> Self {
         Self { dir: dir.to_owned(), seed, checkpoint: None }
+    }
+
+    /// Notes the newest checkpoint of a run that goes on. One that cannot be read counts as none.
+    pub fn resumed(mut self, checkpoint: Option<PathBuf>) -> Self {
+        self.checkpoint = checkpoint.and_then(|path| {
+            let files = Manifest::read(&path).ok()?.files.into_iter();
+            Some((path, files.map(|(name, entry)| (name, entry.sha256)).collect()))
+        });
+        self
     }
 
     /// Notes the newest checkpoint, from which the steps can be computed again.
@@ -78,13 +88,12 @@ impl Evidence {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use loongforge_core::checkpoint::{FileEntry, MANIFEST};
     use loongforge_core::message::{SampleId, StepId};
     use loongforge_core::schedule::Verdict;
 
-    #[test]
-    fn the_file_names_samples_numbers_and_weights() {
-        let dir = tempfile::tempdir().unwrap();
-        let found = NonFinite {
+    fn found() -> NonFinite {
+        NonFinite {
             step: StepId(7),
             samples: vec![SampleId(4), SampleId(9)],
             loss: f64::NAN,
@@ -95,12 +104,33 @@ mod tests {
             num_others_finite: 0,
             verdict: Verdict::Transient,
             last_applied: Some(StepId(3)),
-        };
-        let path = Evidence::new(dir.path(), 5).write(&found).unwrap();
+        }
+    }
+
+    #[test]
+    fn the_file_names_samples_numbers_and_weights() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = Evidence::new(dir.path(), 5).write(&found()).unwrap();
         assert!(path.ends_with("nonfinite-step-7.json"));
         let json: Value = serde_json::from_slice(&std::fs::read(path).unwrap()).unwrap();
         assert_eq!(json["samples"], json!([4, 9]));
         assert_eq!((&json["verdict"], &json["first"]["loss"]), (&json!("transient"), &json!("NaN")));
         assert_eq!((&json["recomputed"]["result"]["loss"], &json["random"]["seed"]), (&json!(2.5), &json!(5)));
+    }
+
+    #[test]
+    fn a_run_that_goes_on_names_its_checkpoint_before_it_has_saved_another() {
+        let dir = tempfile::tempdir().unwrap();
+        let checkpoint = dir.path().join("step-00000003");
+        std::fs::create_dir(&checkpoint).unwrap();
+        std::fs::write(checkpoint.join("model.safetensors"), "x").unwrap();
+        let entry = FileEntry { bytes: 1, sha256: "1f".to_owned() };
+        let manifest = Manifest::of_files(3, BTreeMap::from([("model.safetensors".to_owned(), entry)]));
+        std::fs::write(checkpoint.join(MANIFEST), manifest.to_text()).unwrap();
+        let weights = |path: &Path| Evidence::new(dir.path(), 5).resumed(Some(path.to_owned())).json(&found());
+        let json = &weights(&checkpoint)["weights"];
+        assert_eq!(json["checkpoint"], json!(checkpoint.display().to_string()));
+        assert_eq!(json["sha256"], json!({ "model.safetensors": "1f" }));
+        assert!(weights(dir.path())["weights"]["checkpoint"].is_null());
     }
 }

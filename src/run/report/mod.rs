@@ -15,6 +15,7 @@ use crate::run::compose::{Composition, publication};
 use crate::run::nonfinite::Evidence;
 use loongforge_actors::checkpoint::{Publication, Uploader};
 use loongforge_actors::watch::{Watch, resident_bytes};
+use loongforge_core::checkpoint::latest;
 use loongforge_core::config::RunConfig;
 use loongforge_core::data::Dataset;
 use loongforge_core::message::{ActorId, MemoryReport, SampleId, StepId};
@@ -116,7 +117,7 @@ impl Report {
             uploader: None,
             max_failures: config.checkpoint.max_failures,
             is_slowed: false,
-            evidence: Evidence::new(dir, config.run.seed),
+            evidence: Evidence::new(dir, config.run.seed).resumed(newest_checkpoint(composition)),
             dir: dir.clone(),
             first_step: None,
             beside: None,
@@ -167,6 +168,14 @@ impl Report {
             watch.tell(news());
         }
     }
+}
+
+/// Returns the newest checkpoint on the disk of a run that goes on; `None` of one that begins.
+fn newest_checkpoint(composition: &Composition) -> Option<PathBuf> {
+    let from = composition.resumed_from_disk().map(|resume| resume.checkpoint.clone());
+    // One that goes on from memory.
+    let newest = || latest(&composition.config().checkpoint.dir).ok().flatten();
+    from.or_else(|| composition.resumes().then(newest).flatten())
 }
 
 /// Begins another file for TensorBoard, if it is wanted. TensorBoard then hides the values of earlier files from `first_step` on, and the
