@@ -169,6 +169,8 @@ fn answers_are_kept_with_their_pictures() {
     let without = [kept_in.as_str(), "pools.reference.replicas=0"];
     let second = run_case(dir.path(), "second", "trained", &without, None);
     assert_eq!(bits(&second), bits(&first), "nobody computes the reference");
+    let resumed = run_case(dir.path(), "resumed", "trained", &without, Some("second"));
+    assert_eq!(bits(&resumed), bits(&second[4..]), "the checkpoint has no reference");
 }
 
 #[test]

@@ -2,6 +2,7 @@
 
 use super::pool_specs::kind;
 use super::weights::initialize;
+use crate::model::REFERENCE_PREFIX;
 use crate::params::{ParamSpec, ParamStore};
 use crate::train::hf::{
     Checkpoint, LoadOptions, Origin, SameFiles, Shards, WeightsError, is_adapter, load_weights_from, save_specs,
@@ -26,7 +27,9 @@ impl StoredTowers {
     /// # Errors
     /// The files of the checkpoint cannot be opened.
     pub fn new(config: &RunConfig, checkpoint: Option<&Path>, specs: Vec<ParamSpec>) -> Result<Self, WeightsError> {
-        let checkpoint = checkpoint.filter(|folder| !is_adapter(folder));
+        // A reference model stays where it came from.
+        let is_reference = specs.iter().any(|spec| spec.name.starts_with(REFERENCE_PREFIX));
+        let checkpoint = checkpoint.filter(|folder| !is_reference && !is_adapter(folder));
         let checkpoint = checkpoint.map(|folder| Checkpoint::open_of(folder, &specs)).transpose()?.map(Origin::whole);
         Ok(Self { config: config.clone(), checkpoint, specs })
     }
@@ -103,7 +106,10 @@ mod tests {
         let spec = ParamSpec::new("visual.weight", &[3], Init::Zeros).frozen();
         let specs = vec![spec.clone()];
         assert_eq!(Checkpoint::open_of(&checkpoint, &specs).unwrap().files().len(), 1, "the other file is closed");
-        let towers = StoredTowers::new(&config, Some(&checkpoint), specs).unwrap();
+        let of = |specs| StoredTowers::new(&config, Some(checkpoint.as_path()), specs).unwrap();
+        let towers = of(specs);
+        let reference = ParamSpec::new("reference.model.weight", &[3], Init::Zeros).frozen();
+        assert!(of(vec![reference]).checkpoint.is_none(), "a checkpoint has no reference model");
         std::fs::remove_dir_all(&checkpoint).unwrap();
         assert_eq!(towers.value(&spec).unwrap(), values);
     }
