@@ -65,7 +65,8 @@ pub fn export_gguf(
     dequantize: bool,
 ) -> Result<Exported, ExportError> {
     let found = ModelFolders::find(folder, base)?;
-    if out.exists() {
+    // A link to nothing is a name that is taken as well.
+    if out.exists() || out.is_symlink() {
         let reason = "already exists: name another file".to_owned();
         return Err(ExportError::Form { path: out.to_owned(), reason });
     }

@@ -177,6 +177,10 @@ fn the_type_is_the_checkpoints_and_files_are_never_replaced() {
     let error = export_gguf(&golden("qwen2"), &path, None, None, false).unwrap_err().to_string();
     assert!(error.contains("it.gguf: already exists"), "{error}");
     assert_eq!(fs::read_dir(path.parent().unwrap()).unwrap().count(), 1, "nothing else is left");
+    let link = out.path().join("link.gguf");
+    std::os::unix::fs::symlink(out.path().join("nothing"), &link).unwrap();
+    let error = export_gguf(&golden("qwen2"), &link, None, None, false).unwrap_err().to_string();
+    assert!(error.contains("link.gguf: already exists"), "{error}");
     let usual = out.path().join("usual");
     fs::write(&usual, "").unwrap();
     let [written, usual] = [path, usual].map(|path| path.metadata().unwrap().permissions().mode());
