@@ -6,6 +6,7 @@
 
 use anyhow::Context;
 use loongforge_core::checkpoint::{CheckpointError, Manifest, latest};
+use std::ffi::OsStr;
 use std::fs::{File, TryLockError, remove_dir_all};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -62,6 +63,12 @@ impl Snapshots {
         manifest.verify(&path)?;
         Ok(Some((path, manifest)))
     }
+}
+
+/// Returns whether a checkpoint lies in the memory of a run.
+pub fn is_in_memory(checkpoint: &Path) -> bool {
+    let folder = checkpoint.parent().and_then(Path::file_name).and_then(OsStr::to_str);
+    folder.is_some_and(|name| name.starts_with(PREFIX))
 }
 
 /// Removes the snapshots of runs of this user that have ended. Files that cannot be removed belong to somebody else.

@@ -41,6 +41,7 @@ impl Encoders {
                     local_rank: None,
                     place: None,
                     resume: None,
+                    frozen_from: None,
                     reads: false,
                     stop_token_ids: Vec::new(),
                     samples: None,

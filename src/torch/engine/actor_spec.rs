@@ -35,6 +35,9 @@ pub struct EngineSpec {
     pub place: Option<u32>,
     /// Checkpoint to go on from, and the step that comes next.
     pub resume: Option<(PathBuf, StepId)>,
+    /// The checkpoint that an encoder without `resume` takes its weights from where none of them is trained; `None`: those that a run
+    /// begins with.
+    pub frozen_from: Option<PathBuf>,
     /// The actor's pool has no encoders: it reads features from the pool's `cache_dir`.
     pub reads: bool,
     /// Tokens that end what is generated in an evaluation.
@@ -181,6 +184,10 @@ pub(super) fn settle(spec: &EngineSpec, name: &str, mut state: TrainState) -> Re
     }
     match &spec.resume {
         None => {
+            let is_frozen = !state.is_trained() && !from_base;
+            if let Some(folder) = spec.frozen_from.as_deref().filter(|folder| is_frozen && !is_adapter(folder)) {
+                load_state(&mut state, folder, name, true)?;
+            }
             continue_adapter(spec, name, state.params())?;
             // The optimizer, which was made before, has the values that adapters and norms had until now.
             if spec.config.model.parts().iter().any(|(_, part)| part.lora.is_some()) {

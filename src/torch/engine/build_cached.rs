@@ -118,8 +118,8 @@ pub(super) fn build_reader(spec: &EngineSpec, own: &OwnPool<'_>) -> Result<Encod
     let specs = encoder_specs(config, &own.towers, &spec.model.tree)?;
     expect_whole(own.name, own.pool, &trained_parts(config, &own.towers, &specs))?;
     let dir = cache_dir(own)?;
-    let checkpoint = spec.resume.as_ref().map(|(checkpoint, _)| checkpoint.as_path());
-    let stored = StoredTowers::new(config, checkpoint, specs)?;
+    let checkpoint = spec.resume.as_ref().map(|(checkpoint, _)| checkpoint).or(spec.frozen_from.as_ref());
+    let stored = StoredTowers::new(config, checkpoint.map(PathBuf::as_path), specs)?;
     // The one that encoders would compute on; the run has settled its own, and not those of pools.
     let device = match crate::device::settle(device_of(config, spec.me, Some(own))).0 {
         Device::Cpu | Device::Auto => tch::Device::Cpu,

@@ -53,6 +53,7 @@ pub fn memory_of(
         stop_token_ids: Vec::new(),
         samples: None,
         resume: None,
+        frozen_from: None,
     };
     let engine = build_engine(&spec)?;
     let pools = &config.pools;
