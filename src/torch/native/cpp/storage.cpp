@@ -3,6 +3,7 @@
 #include "common.h"
 #include <ATen/ops/from_blob.h>
 #include <c10/core/CPUAllocator.h>
+#include <c10/core/DeviceGuard.h>
 #include <c10/core/StorageImpl.h>
 #include <cstring>
 
@@ -14,6 +15,8 @@ LF_API int lf_resize_storage(Tensor* tensor, int64_t bytes) {
     auto* storage = tensor->storage().unsafeGetStorageImpl();
     auto* allocator = storage->allocator();
     TORCH_CHECK(allocator, "a storage without an allocator");
+    // The allocator of GPUs takes memory of the thread's present one.
+    const c10::DeviceGuard guard(tensor->device());
     storage->set_data_ptr_noswap(allocator->allocate(0)); // the old bytes go before the new ones come
     storage->set_nbytes(0);
     if (bytes > 0) storage->set_data_ptr_noswap(allocator->allocate(bytes));
