@@ -4,8 +4,8 @@
 //! The copies are on a thread and a stream of their own, from and to pinned buffers ([`Transfers`]); the state itself never
 //! crosses the bus, and is not pinned. Nothing is taken of the device's memory.
 
-use super::moments::num_blocks;
-use crate::native::{AdamWStep, MOMENT_BLOCK, NativeError, QuantizedMoment, adamw, adamw_8bit};
+use super::adamw8bit::part_of;
+use crate::native::{AdamWStep, NativeError, QuantizedMoment, adamw, adamw_8bit};
 use crate::tape::{Transfer, Transfers};
 use std::collections::VecDeque;
 use tch::{Kind, Tensor};
@@ -48,10 +48,7 @@ impl MomentsOf {
     fn narrow(&self, start: i64, len: i64) -> Self {
         match self {
             Self::Float(moments) => Self::Float(moments.each_ref().map(|moment| moment.narrow(0, start, len))),
-            Self::Bytes(moments) => Self::Bytes(moments.each_ref().map(|moment| QuantizedMoment {
-                codes: moment.codes.narrow(0, start, len),
-                maxima: moment.maxima.narrow(0, start / MOMENT_BLOCK, num_blocks(len)),
-            })),
+            Self::Bytes(moments) => Self::Bytes(moments.each_ref().map(|moment| part_of(moment, start, len))),
         }
     }
 }
