@@ -4,6 +4,7 @@
 use super::cache_folder::CacheFolder;
 use super::cache_key::Key;
 use super::spill::Spill;
+use crate::device::upload;
 use loongforge_core::message::Tower;
 use lru::LruCache;
 use std::collections::BTreeMap;
@@ -110,7 +111,7 @@ impl FeatureCache {
 /// Returns one level of several items' features, one below the other, in the type that the tower gave them: the sums of a reference
 /// model are more exact than its weights.
 pub(super) fn stack(items: &[Vec<Tensor>], level: usize, device: Device) -> Tensor {
-    let of_level: Vec<Tensor> = items.iter().map(|levels| levels[level].to_device(device)).collect();
+    let of_level: Vec<Tensor> = items.iter().map(|levels| upload(&levels[level], device)).collect();
     Tensor::cat(&of_level, 0)
 }
 

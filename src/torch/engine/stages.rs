@@ -5,6 +5,7 @@
 //! begin a pack itself: what a later stage waits for is on its way.
 
 use crate::comm::{Mesh, Started};
+use crate::device::upload;
 use crate::model::{Column, Columns, FoundationModel, MicroBatch, SampleRow};
 use crate::native::NativeError;
 use crate::params::{ParamStore, ZeroStage};
@@ -163,7 +164,7 @@ impl Stages {
             }
         }
         let of_input = |(levels, own): (&Vec<Tensor>, &Vec<i64>)| {
-            let index = Tensor::from_slice(own).to_device(device);
+            let index = upload(&Tensor::from_slice(own), device);
             levels.iter().map(|level| level.index_select(0, &index)).collect()
         };
         let features = features.iter().zip(&own).map(of_input).collect();
@@ -248,7 +249,7 @@ impl Stages {
 /// are missing.
 fn weights(batch: &MicroBatch, device: Device) -> Option<Tensor> {
     let weights = || batch.samples.iter().map(|sample| i64::from(sample.num_targets)).collect::<Vec<_>>();
-    has_targets(batch).then(|| Tensor::from_slice(&weights()).to_device(device))
+    has_targets(batch).then(|| upload(&Tensor::from_slice(&weights()), device))
 }
 
 fn has_targets(batch: &MicroBatch) -> bool {

@@ -62,7 +62,7 @@ impl JointAttention {
         let seen = || {
             let level = Tensor::from_slice(&levels.iter().map(|level| i64::from(*level)).collect::<Vec<_>>());
             let seen = level.unsqueeze(0).le_tensor(&level.unsqueeze(1));
-            seen.view([1, 1, levels.len() as i64, levels.len() as i64]).to_device(device)
+            upload(&seen.view([1, 1, levels.len() as i64, levels.len() as i64]), device)
         };
         JointAttention {
             batches,

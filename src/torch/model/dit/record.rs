@@ -10,6 +10,7 @@ use tch::{Device, Kind, Tensor};
 use super::network::{Begin, Latents, Network, Stream, Work};
 use super::sample::{Sample, samples};
 use super::share::Share;
+use crate::device::upload;
 use crate::model::batch::{MicroBatch, SampleRow};
 use crate::model::columns::WEIGHTS;
 use crate::model::foundation::{FoundationTape, Noised, VelocityTape};
@@ -58,7 +59,7 @@ impl Recorder<'_> {
         let share = share_of(batch);
         let work = self.work(&found, &sigma, &features, share);
         let own = self.network.own_targets(&work);
-        let own = own.map(|tokens| Rc::new(Tensor::from_slice(&tokens).to_device(self.device)));
+        let own = own.map(|tokens| Rc::new(upload(&Tensor::from_slice(&tokens), self.device)));
         let (begin, target, inbound) = match self.stage.is_first {
             true => {
                 let mut clean = self.record_targets(&mut tape, &found, features.of(self, Tower::Vae));
@@ -68,7 +69,7 @@ impl Recorder<'_> {
                 }
                 let noises = rows.iter().zip(&found);
                 let noises = noises.map(|(row, sample)| draw(row, [sample.num_tokens(), self.patch_dim]));
-                let noise = Tensor::cat(&noises.collect::<Vec<_>>(), 0).to_device(self.device);
+                let noise = upload(&Tensor::cat(&noises.collect::<Vec<_>>(), 0), self.device);
                 let [noised, mut target] = self.record_noise(&mut tape, &work, clean, noise);
                 if let Some(own) = &own {
                     target = tape.take_rows(target, own.clone());
@@ -86,7 +87,7 @@ impl Recorder<'_> {
         let mut written = self.network.record(&mut tape, &work, begin);
         let (mut outbound, mut loss) = (Vec::new(), None);
         if self.stage.is_last {
-            let weight = self.weights(rows, &found, batch).unsqueeze(1).to_device(self.device);
+            let weight = upload(&self.weights(rows, &found, batch).unsqueeze(1), self.device);
             let weight = own.as_ref().map_or(weight.shallow_clone(), |own| weight.index_select(0, own));
             loss = Some(self.flow.kind.record(&mut tape, written[0], target, weight, batch.loss_scale));
         } else {
@@ -115,7 +116,7 @@ impl Recorder<'_> {
         let found = samples(&batch.samples, 0, |_, _| true);
         let sigma: Vec<f64> = batch.samples.iter().map(sigma).collect();
         let rows = self.network.own_rows(&self.work(&found, &sigma, &features, Some(share)));
-        rows.iter().map(|rows| Tensor::from_slice(rows).to_device(self.device)).collect()
+        rows.iter().map(|rows| upload(&Tensor::from_slice(rows), self.device)).collect()
     }
 
     /// Returns the boundaries to the next stage: the streams of blocks, and the target. Their slots are still to come.
@@ -135,7 +136,7 @@ impl Recorder<'_> {
         let lens: Vec<i64> = work.samples.iter().map(Sample::num_tokens).collect();
         let levels: Vec<f32> = work.sigma.iter().map(|sigma| *sigma as f32).collect();
         let levels = Tensor::from_slice(&levels).repeat_interleave_self_tensor(&Tensor::from_slice(&lens), 0, None);
-        let (levels, kind) = (levels.unsqueeze(1).to_device(self.device), self.kind);
+        let (levels, kind) = (upload(&levels.unsqueeze(1), self.device), self.kind);
         let forward = move |reads: &[Tensor]| {
             let clean = reads[0].to_kind(Kind::Float);
             let noised: Tensor = &clean * (1.0 - &levels) + &noise * &levels;
@@ -155,7 +156,7 @@ impl Recorder<'_> {
         let work = self.work(&found, &at.sigma, &features, share_of(batch));
         let mut inbound = Vec::new();
         let begin = if self.stage.is_first {
-            let noised = at.latents.to_device(self.device).to_kind(self.kind);
+            let noised = upload(&at.latents, self.device).to_kind(self.kind);
             let noised = tape.run("latents", &[], Policy::Keep, &[], 1, move |_| vec![noised.shallow_clone()]);
             self.begin(&features, noised[0])
         } else {
@@ -195,7 +196,7 @@ impl Recorder<'_> {
         if samples.iter().all(|sample| sample.conditions.is_empty()) {
             return latents;
         }
-        tape.take_rows(latents, Rc::new(Tensor::from_slice(&rows).to_device(self.device)))
+        tape.take_rows(latents, Rc::new(upload(&Tensor::from_slice(&rows), self.device)))
     }
 
     /// Records latents that are drawn from their means and standard deviations, `[T, P]` each, float32.
@@ -209,7 +210,7 @@ impl Recorder<'_> {
             let draw = Draw { seed: self.flow.seed, sample: row.id, purpose: row.purpose, number: 0 };
             draw.noise_of(OF_LATENTS, &[sample.num_tokens(), self.patch_dim])
         };
-        let noise = Tensor::cat(&samples.map(noise).collect::<Vec<_>>(), 0).to_device(self.device);
+        let noise = upload(&Tensor::cat(&samples.map(noise).collect::<Vec<_>>(), 0), self.device);
         let forward = move |reads: &[Tensor]| {
             let [mean, deviation] = [&reads[0], &reads[1]].map(|x| x.to_kind(Kind::Float));
             vec![mean + deviation * &noise]

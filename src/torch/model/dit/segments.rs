@@ -6,6 +6,7 @@
 
 use tch::{Device, Kind, Tensor};
 
+use crate::device::upload;
 use crate::native::{RowSegments, can_modulate, gate_rows, modulate_rows};
 use crate::nn::take_rows;
 
@@ -41,7 +42,7 @@ impl Segments {
             () if in_order && lens.windows(2).all(|two| two[0] == two[1]) => Way::Even,
             () if num_tokens < SHORT * lens.len() as i64 => {
                 let of = lens.iter().zip(&rows).flat_map(|(len, row)| std::iter::repeat_n(*row, *len as usize));
-                Way::Copies(Tensor::from_slice(&of.collect::<Vec<_>>()).to_device(device))
+                Way::Copies(upload(&Tensor::from_slice(&of.collect::<Vec<_>>()), device))
             }
             () => Way::Ranges,
         };

@@ -5,6 +5,7 @@
 use tch::{Device, Kind, Tensor};
 
 use super::maps::outer_map;
+use crate::device::upload;
 use crate::nn::Linear;
 use crate::params::{ParamSpec, Scope};
 
@@ -55,7 +56,7 @@ pub(super) fn sinusoids(times: &[f64], scale: f64, num_channels: i64, device: De
     let exponents = Tensor::arange(half, (Kind::Float, Device::Cpu)) * -(10_000f64.ln()) / half as f64;
     let times: Vec<f32> = times.iter().map(|time| *time as f32).collect();
     let angles = Tensor::from_slice(&times).unsqueeze(1) * exponents.exp().unsqueeze(0) * scale;
-    Tensor::cat(&[angles.cos(), angles.sin()], 1).to_device(device)
+    upload(&Tensor::cat(&[angles.cos(), angles.sin()], 1), device)
 }
 
 /// Works like [`sinusoids`] with products, sines and cosines in float64, as Wan's own source has them: `[R, num_channels]`, float32.
@@ -63,7 +64,7 @@ pub(in crate::model) fn exact_sinusoids(times: &[f64], num_channels: i64, device
     let half = num_channels / 2;
     let exponents = Tensor::arange(half, (Kind::Double, Device::Cpu)) * (-(10_000f64.ln()) / half as f64);
     let angles = Tensor::from_slice(times).unsqueeze(1) * exponents.exp().unsqueeze(0);
-    Tensor::cat(&[angles.cos(), angles.sin()], 1).to_kind(Kind::Float).to_device(device)
+    upload(&Tensor::cat(&[angles.cos(), angles.sin()], 1).to_kind(Kind::Float), device)
 }
 
 #[cfg(test)]

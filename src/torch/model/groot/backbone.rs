@@ -5,6 +5,7 @@ use std::rc::Rc;
 use tch::{Device, Kind, Tensor};
 
 use super::config::{GrootConfig, of_part};
+use crate::device::upload;
 use crate::model::batch::MicroBatch;
 use crate::model::columns::{Columns, INPUT_IDS, POSITION_IDS};
 use crate::model::decoder::{Decoder, Interleaved};
@@ -75,7 +76,7 @@ impl Backbone {
     }
 
     fn rows(&self, ids: &[i64]) -> Tensor {
-        Tensor::from_slice(&self.input.rows(ids)).to_device(self.device)
+        upload(&Tensor::from_slice(&self.input.rows(ids)), self.device)
     }
 
     /// Returns the same states at once, without gradients. Returns `[T, D]`; features are `[N, D]`.

@@ -6,6 +6,7 @@ use tch::{Device, Kind, Tensor};
 
 use super::config::{EMBODIMENT, GrootConfig};
 use super::rows::Drawn;
+use crate::device::upload;
 use crate::model::batch::{MicroBatch, SampleRow};
 use crate::model::objective::Draw;
 use crate::model::policy::{ACTIONS, STATE, WEIGHTS, shares};
@@ -88,14 +89,14 @@ impl Flowing {
         };
         let (actions, weights) = (of_samples(ACTIONS), of_samples(WEIGHTS));
         let of_draws = |x: &Tensor| x.repeat_interleave_self_int(num_draws, 0, None);
-        let noise_of = noise.noise.to_device(device).view([num_samples, num_draws, config.horizon, config.action_dim]);
-        let times = Tensor::from_slice(&noise.times).to_device(device).view([num_samples, num_draws, 1, 1]);
+        let noise_of = upload(&noise.noise, device).view([num_samples, num_draws, config.horizon, config.action_dim]);
+        let times = upload(&Tensor::from_slice(&noise.times), device).view([num_samples, num_draws, 1, 1]);
         let noised: Tensor = (1.0 - &times) * &noise_of + &times * &actions;
         let state = of_draws(&batch.columns.get(STATE).to_device(device).to_kind(Kind::Float)).unsqueeze(1);
         let drawn = Drawn {
             state,
-            keeps: noise.keeps.as_ref().map(|keeps| keeps.to_device(device)),
-            state_noise: noise.state_noise.as_ref().map(|noise| noise.to_device(device)),
+            keeps: noise.keeps.as_ref().map(|keeps| upload(keeps, device)),
+            state_noise: noise.state_noise.as_ref().map(|noise| upload(noise, device)),
             noised: noised.flatten(0, 1),
             times: noise.times.iter().map(|time| (time * config.num_buckets as f32) as i64).collect(),
             embodiment: of_draws(&batch.columns.get(EMBODIMENT).to_device(device)),

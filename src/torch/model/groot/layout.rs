@@ -10,6 +10,7 @@ use std::rc::Rc;
 use tch::{Device, Kind, Tensor};
 
 use super::config::GrootConfig;
+use crate::device::upload;
 use crate::nn::{CrossAttention, DocumentKeys, Dropout, Mask, PackedAttention};
 
 /// The attentions and dropouts of a micro-batch that all layers read.
@@ -51,7 +52,7 @@ impl Layout {
             let is_seen = |token: &usize| config.input.placeholders.contains(&ids[*token]) == pictures;
             Seen::new(cu_seqlens, is_seen, &ends, num_draws, device)
         };
-        let on_device = |keys: Option<Tensor>| Dropout::new(keys.map(|keys| keys.to_device(device)));
+        let on_device = |keys: Option<Tensor>| Dropout::new(keys.map(|keys| upload(&keys, device)));
         Layout {
             tokens: PackedAttention::new(cu_seqlens, Mask::Full, device),
             rows: PackedAttention::new(&ends, Mask::Full, device),
@@ -85,12 +86,12 @@ impl Seen {
         let len = ends.get(1).copied().unwrap_or(0) * num_draws;
         let of_rows = || {
             let values: Vec<f32> = has.iter().flat_map(|&has| vec![f32::from(u8::from(has)); len]).collect();
-            Tensor::from_slice(&values).to_device(device).unsqueeze(1)
+            upload(&Tensor::from_slice(&values), device).unsqueeze(1)
         };
         Seen {
             cross: CrossAttention::new(ends, &keys, tokens.len() as i64, device),
             has: has.contains(&false).then(of_rows),
-            tokens: Rc::new(Tensor::from_slice(&tokens).to_kind(Kind::Int64).to_device(device)),
+            tokens: Rc::new(upload(&Tensor::from_slice(&tokens).to_kind(Kind::Int64), device)),
         }
     }
 

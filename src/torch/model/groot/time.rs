@@ -4,6 +4,8 @@
 
 use tch::{Device, Kind, Tensor};
 
+use crate::device::upload;
+
 /// The logarithm of the longest period, in float32 as the reference has it.
 const LOG: f64 = (9.210_340_5_f32) as f64;
 
@@ -13,7 +15,7 @@ pub(super) fn cosines_first(times: &[i64], channels: i64, device: Device) -> Ten
     let half = channels / 2;
     let exponents = Tensor::arange(half, (Kind::Float, Device::Cpu)) * -(10_000f64.ln()) / (half - 1) as f64;
     let angles = angles(times, &exponents);
-    Tensor::cat(&[angles.cos(), angles.sin()], 1).to_device(device)
+    upload(&Tensor::cat(&[angles.cos(), angles.sin()], 1), device)
 }
 
 /// Returns sines, then cosines `[S, channels]`, float32: frequencies from 1 down to nearly 1 / 10 000 (`SinusoidalPositionalEncoding` of
@@ -22,7 +24,7 @@ pub(super) fn sines_first(times: &[i64], channels: i64, device: Device) -> Tenso
     let half = channels / 2;
     let exponents = Tensor::arange(half, (Kind::Float, Device::Cpu)) * -((LOG / half as f64) as f32 as f64);
     let angles = angles(times, &exponents);
-    Tensor::cat(&[angles.sin(), angles.cos()], 1).to_device(device)
+    upload(&Tensor::cat(&[angles.sin(), angles.cos()], 1), device)
 }
 
 fn angles(times: &[i64], exponents: &Tensor) -> Tensor {

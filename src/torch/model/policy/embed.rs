@@ -2,9 +2,10 @@
 //!
 //! Shapes: T tokens of all samples, N samples, S draws of all samples, L rows of a draw, D width of the prefix, E of actions.
 
-use tch::{Device, Kind, Tensor};
+use tch::{Kind, Tensor};
 
 use super::config::{PolicyConfig, StateToken, TimeUse, starting, torch_std};
+use crate::device::upload;
 use crate::model::tower_blocks::Part;
 use crate::native::embedding;
 use crate::nn::Linear;
@@ -165,6 +166,6 @@ fn sinusoids(times: &Tensor, width: i64, [shortest, longest]: [f64; 2]) -> Tenso
     let step = 1.0 / (half - 1).max(1) as f64;
     let periods: Vec<f64> = (0..half).map(|at| shortest * (longest / shortest).powf(at as f64 * step)).collect();
     let turns: Vec<f64> = periods.iter().map(|period| 1.0 / period * 2.0 * std::f64::consts::PI).collect();
-    let angles = times.to_device(Device::Cpu).to_kind(Kind::Double).unsqueeze(1) * Tensor::from_slice(&turns);
-    Tensor::cat(&[angles.sin(), angles.cos()], 1).to_kind(Kind::Float).to_device(times.device())
+    let angles = times.to_kind(Kind::Double).unsqueeze(1) * upload(&Tensor::from_slice(&turns), times.device());
+    Tensor::cat(&[angles.sin(), angles.cos()], 1).to_kind(Kind::Float)
 }

@@ -10,6 +10,7 @@ use std::ops::Range;
 use tch::{Device, Kind, Tensor};
 
 use super::config::{PolicyConfig, StateToken};
+use crate::device::upload;
 use crate::nn::{JointAttention, Mask, PackedAttention, Rope};
 
 /// The tokens of a micro-batch that are predicted.
@@ -90,8 +91,7 @@ impl Layout {
                 alone.extend(0..config.num_rows());
             }
         }
-        let rope =
-            |positions: &[i64]| Rope::new(&config.rope(), &Tensor::from_slice(positions).to_device(device), kind);
+        let rope = |positions: &[i64]| Rope::new(&config.rope(), &upload(&Tensor::from_slice(positions), device), kind);
         let mask = match config.state {
             StateToken::PrefixLevel => {
                 let lens: Vec<usize> = ends.windows(2).map(|ends| ends[1] - ends[0] - 1).collect();
@@ -106,7 +106,7 @@ impl Layout {
             joint: JointAttention::new(&groups, order.len() as i64, &config.levels(), device),
             ropes: [rope(&positions), rope(&own)],
             alone: has_cross.then(|| rope(&alone)),
-            order: with_state.then(|| Tensor::from_slice(&order).to_device(device)),
+            order: with_state.then(|| upload(&Tensor::from_slice(&order), device)),
             predicted,
             insulate: false,
             apart: None,

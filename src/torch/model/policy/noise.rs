@@ -7,6 +7,7 @@ use loongforge_core::schedule::TimeSampler;
 use tch::{Device, Tensor};
 
 use super::config::PolicyOptions;
+use crate::device::upload;
 use crate::model::batch::{MicroBatch, SampleRow};
 use crate::model::objective::{Draw, NoisePurpose};
 
@@ -59,7 +60,7 @@ pub fn shares(rows: &[SampleRow], times: &[f32], at: impl Fn(f64) -> f64, device
         if counts { (at(f64::from(*time)) / num_draws as f64) as f32 } else { 0.0 }
     };
     let shares: Vec<f32> = times.iter().enumerate().map(of_draw).collect();
-    Tensor::from_slice(&shares).to_device(device).view([rows.len() as i64, num_draws as i64, 1, 1])
+    upload(&Tensor::from_slice(&shares), device).view([rows.len() as i64, num_draws as i64, 1, 1])
 }
 
 /// Returns the values of `[N·K]` times.

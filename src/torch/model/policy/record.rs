@@ -14,6 +14,7 @@ use super::layer::Layer;
 use super::layout::Layout;
 use super::network::Network;
 use super::noise::{Noise, shares, times_of};
+use crate::device::upload;
 use crate::model::batch::{MicroBatch, SampleRow};
 use crate::model::columns::INPUT_IDS;
 use crate::model::foundation::FoundationTape;
@@ -90,7 +91,7 @@ impl Network {
         let mut x = tape.run("embed", &self.embed.tokens.ids, self.policy, &[], 1, look_up)[0];
         let features = batch.feature_slot(tape, 0);
         if let Some(features) = features {
-            let rows = Tensor::from_slice(&input.rows(&batch.input_ids())).to_device(self.device);
+            let rows = upload(&Tensor::from_slice(&input.rows(&batch.input_ids())), self.device);
             let scaled = self.config.scaled_pictures.then(|| {
                 let part = self.embed.tokens.part.clone();
                 let forward = move |reads: &[Tensor]| vec![part.scaled(&reads[0])];
@@ -186,7 +187,7 @@ struct Flowing {
     target: Tensor,
     /// Times of noised actions, `[N·K]`, or of each of them, `[N·K·H]`, where some are given.
     times: Tensor,
-    /// `[N·K]`.
+    /// `[N·K]`, on the host: to read them back would wait for all that a GPU was given before.
     drawn_times: Tensor,
     /// `[N, 1, H, A]`, or for each draw `[N, K, H, A]`: what elements count.
     weights: Tensor,
@@ -199,15 +200,15 @@ impl Flowing {
             let values = batch.columns.get(name).to_device(network.device).to_kind(Kind::Float);
             values.view([rows.len() as i64, 1, horizon, action_dim])
         });
-        let noise_delays = &noise.delays;
-        let [noise, times] = [&noise.noise, &noise.times].map(|x| x.to_device(network.device));
+        let (noise_delays, drawn_times) = (&noise.delays, noise.times.shallow_clone());
+        let [noise, times] = [&noise.noise, &noise.times].map(|x| upload(x, network.device));
         let by_draw = |x: &Tensor| x.view([rows.len() as i64, num_draws as i64, -1, action_dim]);
         let noise = by_draw(&noise);
         let time = times.view([rows.len() as i64, num_draws as i64, 1, 1]);
         let (time, weights, row_times) = match given(noise_delays, time.size()[1], horizon) {
             None => (time, weights, None),
             Some(free) => {
-                let free = free.to_device(network.device);
+                let free = upload(&free, network.device);
                 let time = &time * &free;
                 let (weights, row_times) = (rest_of(&weights, &free), time.flatten(0, -1).contiguous());
                 (time, weights, Some(row_times))
@@ -217,8 +218,8 @@ impl Flowing {
         Flowing {
             noised: noised.view([-1, action_dim]),
             target: (&noise - &actions).view([-1, action_dim]),
-            times: row_times.unwrap_or_else(|| times.shallow_clone()),
-            drawn_times: times,
+            times: row_times.unwrap_or(times),
+            drawn_times,
             weights,
         }
     }

@@ -10,6 +10,7 @@ use super::config::PolicyConfig;
 use super::embed::Embed;
 use super::head::Head;
 use super::layout::{Layout, Predicted};
+use crate::device::upload;
 use crate::model::batch::{MicroBatch, SampleRow};
 use crate::model::objective::CrossEntropy;
 use crate::model::tower_blocks::Part;
@@ -38,7 +39,7 @@ impl TokenHead {
     pub fn record(&self, tape: &mut Tape, x: Slot, layout: &Layout, batch: &MicroBatch, samples: &[SampleRow]) -> Slot {
         let (policy, device) = (self.policy, self.table.device());
         let Predicted { rows, labels, samples: of } = &layout.predicted;
-        let (part, rows) = (self.norm.part.clone(), Tensor::from_slice(rows).to_device(device));
+        let (part, rows) = (self.norm.part.clone(), upload(&Tensor::from_slice(rows), device));
         let forward = move |reads: &[Tensor]| vec![part.forward(&reads[0].index_select(0, &rows))];
         let hidden = tape.run("token norm", &self.norm.ids, policy, &[x], 1, forward)[0];
         let head = CrossEntropy {
@@ -58,7 +59,7 @@ impl TokenHead {
         let scale = batch.loss_scale * self.weight;
         let weight =
             |sample: &usize| (scale * f64::from(samples[*sample].num_targets) / f64::from(counts[*sample])) as f32;
-        let weights = Tensor::from_slice(&of.iter().map(weight).collect::<Vec<f32>>()).to_device(device);
+        let weights = upload(&Tensor::from_slice(&of.iter().map(weight).collect::<Vec<f32>>()), device);
         let sum = move |reads: &[Tensor]| vec![(&reads[0] * &weights).sum(Kind::Double)];
         tape.run("token loss", &[], Policy::Keep, &[each], 1, sum)[0]
     }

@@ -7,6 +7,7 @@ use std::rc::Rc;
 
 use tch::{Device, Kind, Tensor};
 
+use crate::device::upload;
 use crate::nn::{Mask, PackedAttention};
 
 /// Distances fall into buckets: half of them for keys on the right of their query.
@@ -55,7 +56,7 @@ impl RelativeAttention {
     /// Texts end at `ends` `[0, …, S]`.
     pub fn new(ends: &[usize], buckets: DistanceBuckets, device: Device) -> Rc<RelativeAttention> {
         let texts = PackedAttention::new(ends, Mask::Full, device);
-        let of_batch = |len: i64| buckets.of_text(len).to_device(device);
+        let of_batch = |len: i64| upload(&buckets.of_text(len), device);
         let buckets = texts.batches().iter().map(|batch| of_batch(batch.longest)).collect();
         Rc::new(RelativeAttention { texts, buckets })
     }

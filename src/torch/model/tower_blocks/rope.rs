@@ -56,7 +56,7 @@ impl Rotation {
 
     /// Returns the same rotation with its tables on `device`.
     pub fn to_device(&self, device: Device) -> Rotation {
-        let [cos_SC, sin_SC] = [&self.cos_SC, &self.sin_SC].map(|table| table.to_device(device));
+        let [cos_SC, sin_SC] = [&self.cos_SC, &self.sin_SC].map(|table| upload(table, device));
         Rotation { cos_SC, sin_SC, ..*self }
     }
 

@@ -8,6 +8,7 @@ use loongforge_core::message::Grid;
 use tch::{Device, Tensor};
 
 use super::config::{LATENT_ID, Of, TEXT_ID, WamConfig};
+use crate::device::upload;
 use crate::model::dit::{Segments, Tables, TokenPosition, places, rotation};
 use crate::nn::{CrossAttention, DocumentKeys, Segment, SegmentAttention};
 
@@ -120,7 +121,7 @@ impl Layout {
         Layout {
             actions_see: see(&of_actions, both.collect(), num_latents + groups * horizon),
             frames_see: see(&of_frames, of_frames.clone(), num_latents),
-            context: Tensor::from_slice(&context).to_device(device),
+            context: upload(&Tensor::from_slice(&context), device),
             video,
             action,
             frames,

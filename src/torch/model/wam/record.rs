@@ -13,6 +13,7 @@ use super::layout::{Layout, Samples};
 use super::network::{Network, context};
 use super::noise::Noise;
 use super::stream::{Block, Stream};
+use crate::device::upload;
 use crate::model::batch::{MicroBatch, SampleRow};
 use crate::model::dit::{Tables, exact_sinusoids};
 use crate::model::foundation::FoundationTape;
@@ -130,8 +131,8 @@ impl Network {
         let times = layout.frames.iter().zip(&noise.frame_times).flat_map(|([first, others], time)| {
             std::iter::repeat_n(0f32, *first as usize).chain(std::iter::repeat_n(*time, *others as usize))
         });
-        let times = Tensor::from_slice(&times.collect::<Vec<f32>>()).unsqueeze(1).to_device(self.device);
-        let (noise, kind) = (noise.frames.to_device(self.device), self.kind);
+        let times = upload(&Tensor::from_slice(&times.collect::<Vec<f32>>()).unsqueeze(1), self.device);
+        let (noise, kind) = (upload(&noise.frames, self.device), self.kind);
         let zeros = Tensor::zeros([samples.num_latents(), self.config.video.patch_dim()], (Kind::Float, self.device));
         let forward = move |reads: &[Tensor]| {
             let clean = reads.first().map_or_else(|| zeros.shallow_clone(), |x| x.to_kind(Kind::Float));
@@ -150,8 +151,8 @@ impl Network {
         let actions = batch.columns.get(ACTIONS).to_device(self.device).to_kind(Kind::Float);
         let by_sample = actions.view([-1, 1, self.config.horizon, self.config.action_dim]);
         let actions = by_sample.expand([-1, self.num_draws(), -1, -1], false).flatten(0, 2);
-        let noise_of = noise.actions.to_device(self.device);
-        let times = Tensor::from_slice(&noise.action_times).to_device(self.device);
+        let noise_of = upload(&noise.actions, self.device);
+        let times = upload(&Tensor::from_slice(&noise.action_times), self.device);
         let time = times.repeat_interleave_self_int(self.config.horizon, 0, None).unsqueeze(1);
         let noised: Tensor = &actions * (1.0 - &time) + &noise_of * &time;
         let noised = noised.to_kind(self.kind);
@@ -242,7 +243,7 @@ impl Network {
                 let counts = rows[number / num_draws].num_targets > 0;
                 if counts { (weight * at / num_draws as f64) as f32 } else { 0.0 }
             };
-            Tensor::from_slice(&times.iter().enumerate().map(of).collect::<Vec<f32>>()).to_device(self.device)
+            upload(&Tensor::from_slice(&times.iter().enumerate().map(of).collect::<Vec<f32>>()), self.device)
         };
         let column = |name: &str| batch.columns.get(name).to_device(self.device).to_kind(Kind::Float);
         let sum = |x: &Tensor, axes: &[i64]| x.sum_dim_intlist(axes, true, Kind::Float);

@@ -9,6 +9,7 @@ use std::rc::Rc;
 use tch::{Device, Tensor};
 
 use super::config::XvlaConfig;
+use crate::device::upload;
 use crate::model::bart::Sequences;
 use crate::nn::{Mask, PackedAttention};
 
@@ -74,7 +75,7 @@ impl Layout {
                 sequence_ends.push(order.len());
             }
         }
-        let index = |rows: &[i64]| Tensor::from_slice(rows).to_device(device);
+        let index = |rows: &[i64]| upload(&Tensor::from_slice(rows), device);
         Layout {
             texts: Rc::new(Sequences::new(&encoded, &text_ends, Mask::Full, device)),
             encoded_lens,

@@ -5,6 +5,7 @@
 use loongforge_core::data::policy::ActionSpace;
 use tch::{Device, Kind, Tensor};
 
+use crate::device::upload;
 use crate::model::objective::LossKind;
 
 /// The loss of the difference of predicted and recorded actions.
@@ -22,7 +23,7 @@ impl ActionCost {
     pub fn new(kind: LossKind, space: &ActionSpace, target: Tensor, weight: &Tensor) -> ActionCost {
         let device = target.device();
         let is_logit: Vec<bool> = (0..space.dim()).map(|at| space.logits.contains(&at)).collect();
-        let logits = (!space.logits.is_empty()).then(|| Tensor::from_slice(&is_logit).to_device(device));
+        let logits = (!space.logits.is_empty()).then(|| upload(&Tensor::from_slice(&is_logit), device));
         ActionCost { kind, logits, weight: weight * of_numbers(space, device), target }
     }
 
@@ -40,7 +41,7 @@ impl ActionCost {
 
 /// Returns the weight of each number of an action in the loss, `[A]`.
 fn of_numbers(space: &ActionSpace, device: Device) -> Tensor {
-    Tensor::from_slice(&space.weights).to_device(device)
+    upload(&Tensor::from_slice(&space.weights), device)
 }
 
 /// Returns the cross-entropy of logits and of probabilities between 0 and 1, as torch's `binary_cross_entropy_with_logits` does.

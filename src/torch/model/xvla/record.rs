@@ -11,6 +11,7 @@ use super::config::DOMAIN;
 use super::layout::Layout;
 use super::loss::ActionCost;
 use super::network::{Network, or_zeros};
+use crate::device::upload;
 use crate::model::batch::{MicroBatch, SampleRow};
 use crate::model::columns::INPUT_IDS;
 use crate::model::foundation::FoundationTape;
@@ -68,7 +69,7 @@ impl Network {
         let look_up = move |_: &[Tensor]| vec![part.look_up(&tokens)];
         let x = tape.run("embed", &self.tokens.ids, self.policy, &[], 1, look_up)[0];
         let Some(features) = batch.feature_slot(tape, 0) else { return (Vec::new(), x) };
-        let rows = Tensor::from_slice(&input.rows(ids)).to_device(self.device);
+        let rows = upload(&Tensor::from_slice(&input.rows(ids)), self.device);
         (vec![features], tape.put_rows(x, Rc::new(rows), features))
     }
 
@@ -107,7 +108,7 @@ impl Network {
     /// Records the rows of noised actions.
     fn record_actions(&self, tape: &mut Tape, batch: &MicroBatch, noise: &Noise, domains: &Rc<Tensor>) -> Slot {
         let num_draws = i64::from(self.config.options.noise_draws);
-        let [noise, times] = [&noise.noise, &noise.times].map(|x| x.to_device(self.device));
+        let [noise, times] = [&noise.noise, &noise.times].map(|x| upload(x, self.device));
         let actions = self.of_actions(batch, ACTIONS);
         let num_samples = actions.size()[0];
         let time = times.view([num_samples, num_draws, 1, 1]);

@@ -9,6 +9,7 @@ use tch::{Device, Kind, Tensor};
 use super::block::EPS;
 use super::config::QwenImageConfig;
 use super::layout::Layout;
+use crate::device::upload;
 use crate::model::dit::maps::outer_map;
 use crate::model::dit::network::{Latents, Work};
 use crate::model::dit::sample::Sample;
@@ -79,7 +80,7 @@ impl Embed {
         let text = tape.run("text", &self.text.ids, policy, &[rows], 1, forward)[0];
 
         let waves = sinusoids(levels, TIMES, FREQUENCIES, self.device);
-        let (part, own) = (self.time.part.clone(), Tensor::from_slice(of_samples).to_device(self.device));
+        let (part, own) = (self.time.part.clone(), upload(&Tensor::from_slice(of_samples), self.device));
         let all_own = of_samples.len() == levels.len();
         let forward = move |_: &[Tensor]| {
             let level = part.forward(&waves).silu();
@@ -103,7 +104,7 @@ impl Embed {
             let references = sample.conditions.iter().flat_map(|(_, rows)| rows.clone());
             rows.extend(references.map(|row| num_noised + row));
         }
-        let rows = Tensor::from_slice(&rows).to_device(self.device);
+        let rows = upload(&Tensor::from_slice(&rows), self.device);
         let forward = move |reads: &[Tensor]| vec![Tensor::cat(reads, 0).index_select(0, &rows)];
         tape.run("references", &[], Policy::Recompute, &[latents.noised, clean], 1, forward)[0]
     }
@@ -117,7 +118,7 @@ impl Embed {
         let rows: Vec<i64> = work.samples.iter().flat_map(|sample| sample.text.clone()).collect();
         match rows.len() as i64 == work.num_text {
             true => text,
-            false => tape.take_rows(text, Rc::new(Tensor::from_slice(&rows).to_device(self.device))),
+            false => tape.take_rows(text, Rc::new(upload(&Tensor::from_slice(&rows), self.device))),
         }
     }
 }

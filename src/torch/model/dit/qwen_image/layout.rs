@@ -8,6 +8,7 @@ use tch::{Device, Tensor};
 
 use super::block::Context;
 use super::config::QwenImageConfig;
+use crate::device::upload;
 use crate::model::dit::network::Work;
 use crate::model::dit::rope::{TokenPosition, places, rotation};
 use crate::model::dit::sample::Sample;
@@ -129,7 +130,7 @@ impl Layout {
     /// Lays out the rows of a micro-batch on `device`: where text, references and targets are in both streams, in the
     /// attention, and in what is read out.
     pub fn new(config: &QwenImageConfig, work: &Work<'_>, device: Device) -> Layout {
-        let index = |rows: &[i64]| Tensor::from_slice(rows).to_device(device);
+        let index = |rows: &[i64]| upload(&Tensor::from_slice(rows), device);
         let (mut rows, mut own) = (Rows::new(config, work), None);
         if let Some(share) = work.share {
             let found = rows.own(share);

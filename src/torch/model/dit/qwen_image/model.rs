@@ -10,6 +10,7 @@ use super::block::{self, Attention, Context, EPS, FeedForward};
 use super::config::QwenImageConfig;
 use super::embed::Embed;
 use super::layout::{self, Layout};
+use crate::device::upload;
 use crate::model::batch::SampleRow;
 use crate::model::dit::maps::{outer_map, zeroed};
 use crate::model::dit::network::{Begin, Network, Regions, Stream, Work};
@@ -149,7 +150,7 @@ impl Network for QwenImage {
         regions.set_alike(tape, true);
         let mut x = streams[0];
         if let Some(targets) = targets {
-            x = tape.take_rows(x, Rc::new(Tensor::from_slice(&targets).to_device(self.device)));
+            x = tape.take_rows(x, Rc::new(upload(&Tensor::from_slice(&targets), self.device)));
         }
         let part = part.clone();
         let forward = move |reads: &[Tensor]| {

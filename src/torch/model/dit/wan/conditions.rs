@@ -3,6 +3,8 @@
 use loongforge_core::message::Grid;
 use tch::{Device, Tensor};
 
+use crate::device::upload;
+
 /// Returns the mask of given frames of a clip, as tokens of its latent: `[t · h · w, channels · patch]`, float32, channels before a
 /// patch's values. The first frame is given, and the last one where `has_last`. Channel `c` of frame `t` stands for frame
 /// `1 + (t − 1) · channels + c` of the pixels; all of frame 0 stand for the first.
@@ -12,7 +14,7 @@ pub(super) fn mask(grid: Grid, channels: i64, patch: i64, has_last: bool, device
     let frame = |frame: i64| (0..channels).map(move |channel| f32::from(u8::from(given(frame, channel))));
     let values: Vec<f32> = (0..=last).flat_map(frame).collect();
     let tokens = i64::from(grid.h) * i64::from(grid.w);
-    let mask_T1C1 = Tensor::from_slice(&values).to_device(device).view([last + 1, 1, channels, 1]);
+    let mask_T1C1 = upload(&Tensor::from_slice(&values), device).view([last + 1, 1, channels, 1]);
     mask_T1C1.expand([last + 1, tokens, channels, patch], false).reshape([(last + 1) * tokens, channels * patch])
 }
 

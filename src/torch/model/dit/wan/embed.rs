@@ -9,6 +9,7 @@ use tch::{Device, Kind, Tensor};
 use super::conditions::mask;
 use super::config::WanConfig;
 use super::layout::{Context, frame};
+use crate::device::upload;
 use crate::model::dit::maps::{outer_map, std_of, zeroed};
 use crate::model::dit::network::{Latents, Work};
 use crate::model::dit::sample::Sample;
@@ -171,7 +172,7 @@ impl Embed {
         let Some(clean) = latents.clean.filter(|_| samples.iter().any(|sample| !sample.conditions.is_empty())) else {
             return self.record_without_conditions(tape, noised);
         };
-        let index = |rows: Vec<i64>| Rc::new(Tensor::from_slice(&rows).to_device(self.device));
+        let index = |rows: Vec<i64>| Rc::new(upload(&Tensor::from_slice(&rows), self.device));
         let conditions = samples.iter().filter_map(|sample| sample.conditions.first());
         let known = tape.take_rows(clean, index(conditions.flat_map(|(_, rows)| rows.clone()).collect()));
         let (channels, [rows, columns]) = (self.config.mask_channels(), self.config.patch);
