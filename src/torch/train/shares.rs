@@ -92,7 +92,8 @@ pub(super) fn square_sum(params: &ParamStore, grads: &Tensor, mesh: &Mesh) -> Re
         let counts = |spec: &ParamSpec| {
             wanted(spec) && !spec.is_copy && spec.shard.as_ref().is_none_or(|shard| shard.is_first())
         };
-        ranges(params, counts).into_iter().map(|(start, len)| squares_of(&grads.narrow(0, start, len))).sum()
+        let ranges = ranges(params, counts).into_iter();
+        squares_of_all(&ranges.map(|(start, len)| grads.narrow(0, start, len)).collect::<Vec<_>>())
     };
     let is_shared = !params.sharding().is_none();
     add_squares(squares(of_experts), squares(|spec| !of_experts(spec)), is_shared, grads.device(), mesh)
@@ -129,18 +130,24 @@ pub(super) fn add_squares(
 
 /// Returns the sum of squares of contiguous float32.
 pub(super) fn squares_of(tensor: &Tensor) -> f64 {
-    match tensor.device() {
-        Device::Cpu => sum_of_squares(tensor),
-        _ => squares_in_pieces(tensor, MAX_WIDE),
+    squares_of_all(std::slice::from_ref(tensor))
+}
+
+/// Works like [`squares_of`] for all of these, which are on one device. Of a GPU the sum is read once.
+fn squares_of_all(tensors: &[Tensor]) -> f64 {
+    match tensors.first().map(Tensor::device) {
+        None => 0.0,
+        Some(Device::Cpu) => tensors.iter().map(sum_of_squares).sum(),
+        Some(_) => squares_in_pieces(tensors, MAX_WIDE),
     }
 }
 
-/// Works like [`squares_of`] by libtorch's operators, which make a float64 copy of what they add up: of so many elements at once. The
-/// sum over the pieces is read once.
-fn squares_in_pieces(tensor: &Tensor, elements: i64) -> f64 {
+/// Works like [`squares_of_all`] by libtorch's operators, which make a float64 copy of what they add up: of so many elements at once.
+fn squares_in_pieces(tensors: &[Tensor], elements: i64) -> f64 {
     let of_piece = |piece: &Tensor| piece.norm_scalaropt_dtype(2.0, Kind::Double).square();
-    let pieces: Vec<Tensor> = tensor.view([-1]).split(elements, 0).iter().map(of_piece).collect();
-    Tensor::stack(&pieces, 0).sum(Kind::Double).double_value(&[])
+    let pieces = tensors.iter().flat_map(|tensor| tensor.view([-1]).split(elements, 0));
+    let squares: Vec<Tensor> = pieces.map(|piece| of_piece(&piece)).collect();
+    Tensor::stack(&squares, 0).sum(Kind::Double).double_value(&[])
 }
 
 fn of_experts(spec: &ParamSpec) -> bool {
@@ -214,15 +221,20 @@ fn sum_bytes(whole: &Tensor, shard: &Shard, mesh: &Mesh) -> Result<(), NativeErr
 mod tests {
     use tch::{Device, Kind, Tensor};
 
-    use super::{squares_in_pieces, squares_of};
+    use super::{squares_in_pieces, squares_of, squares_of_all};
 
     /// The operators that GPUs use compute what the pass of CPUs does.
     #[test]
     fn squares_of_pieces_are_those_of_the_whole() {
+        let mut all = Vec::new();
         for len in [0, 1, 999, 1000, 3500] {
             let x = Tensor::arange(len, (Kind::Float, Device::Cpu)).cos();
-            let (found, expected) = (squares_in_pieces(&x, 1000), squares_of(&x));
+            let (found, expected) = (squares_in_pieces(std::slice::from_ref(&x), 1000), squares_of(&x));
             assert!((found - expected).abs() <= 1e-6 * expected, "{len}: {found} and {expected}");
+            all.push(x);
         }
+        let (found, expected) = (squares_in_pieces(&all, 1000), all.iter().map(squares_of).sum::<f64>());
+        assert!((found - expected).abs() <= 1e-6 * expected, "{found} and {expected}");
+        assert_eq!((squares_of_all(&all), squares_of_all(&[])), (expected, 0.0));
     }
 }
