@@ -38,15 +38,19 @@ pub fn packed_attention(q: &Tensor, k: &Tensor, v: &Tensor, cu_seqlens: &[i64], 
     unsafe { Tensor::from_ptr(y) }
 }
 
-/// Returns whether [`flash_attention`] takes these heads `[tokens, heads, width]`: on a GPU, of half precision, of one width that is a
-/// multiple of 8 and at most 256, without those widths that some GPUs do not take.
+/// Returns whether [`flash_attention`] takes these heads `[tokens, heads, width]`: on a GPU, of half precision, the widest of a width that
+/// is a multiple of 8 and at most 256, without those widths that some GPUs do not take.
 pub fn can_flash(q: &Tensor, k: &Tensor, v: &Tensor) -> bool {
-    let width = |x: &Tensor| x.size().last().copied().unwrap_or(0);
     let takes = |x: &Tensor| {
         let is_half = matches!(x.kind(), Kind::BFloat16 | Kind::Half) && x.kind() == q.kind();
-        x.device().is_cuda() && is_half && width(x) == width(q) && x.numel() > 0
+        x.device().is_cuda() && is_half && x.numel() > 0
     };
-    takes(q) && takes(k) && takes(v) && is_flash_width(width(q))
+    let fits = width_of(q) == width_of(k) && is_flash_width(width_of(q).max(width_of(v)));
+    takes(q) && takes(k) && takes(v) && fits
+}
+
+fn width_of(x: &Tensor) -> i64 {
+    x.size().last().copied().unwrap_or(0)
 }
 
 /// Returns whether flash attention has heads of this width on every GPU: a multiple of 8 up to 256. GPUs of compute capability 8.6, 8.9
@@ -68,18 +72,31 @@ pub struct FlashDocuments<'a> {
     pub scale: f64,
 }
 
-/// Works like [`packed_attention`] on a GPU: `q` `[T, H, C]`, `k` and `v` `[T, K, C]` to `[T, H, C]`. Panics where `can_flash` is false.
+/// Works like [`packed_attention`] on a GPU: `q` `[T, H, C]`, `k` `[T, K, C]` and `v` `[T, K, V]` to `[T, H, V]`. The operator takes one
+/// width: where there are two, as in latent attention, it computes zeros as well. Panics where `can_flash` is false.
 pub fn flash_attention([q, k, v]: [&Tensor; 3], documents: &FlashDocuments<'_>) -> Tensor {
     assert!(can_flash(q, k, v), "flash attention of {q:?}, {k:?}, {v:?}");
+    let values = width_of(v);
     // It reads 16 bytes at once, and does not ask whether they begin where they should.
     let aligned = |x: &Tensor| {
         let x = if is_aligned(x) { x.shallow_clone() } else { x.contiguous() };
         if is_aligned(&x) { x } else { x * 1.0 }
     };
-    let [q, k, v] = [q, k, v].map(aligned);
+    let [q, k, v] = of_one_width([q, k, v]).each_ref().map(aligned);
     let found = flash([&q, &k, &v], documents);
     let found = found.unwrap_or_else(|error| panic!("flash attention of {q:?}, {k:?}, {v:?}: {error}"));
-    found.into_iter().next().expect("the first output is what attention gives")
+    let y = found.into_iter().next().expect("the first output is what attention gives");
+    if width_of(&y) > values { y.narrow(2, 0, values) } else { y }
+}
+
+/// Returns the heads `[tokens, heads, width]` in the width of the widest, with zeros behind others.
+fn of_one_width(heads: [&Tensor; 3]) -> [Tensor; 3] {
+    let [q, k, v] = heads.map(width_of);
+    let widest = q.max(k).max(v);
+    heads.map(|x| match widest - width_of(x) {
+        0 => x.shallow_clone(),
+        missing => x.constant_pad_nd([0, missing]),
+    })
 }
 
 /// Returns whether rows and heads start at multiples of 16 bytes, in half precision.
@@ -118,7 +135,7 @@ fn flash([q, k, v]: [&Tensor; 3], documents: &FlashDocuments<'_>) -> Result<Vec<
 mod tests {
     use tch::{Device, Kind, Tensor};
 
-    use super::{FlashDocuments, can_flash, flash, is_aligned, is_flash_width};
+    use super::{FlashDocuments, can_flash, flash, is_aligned, is_flash_width, of_one_width};
 
     #[test]
     fn flash_attention_takes_these_arguments_on_a_gpu_alone() {
@@ -135,6 +152,21 @@ mod tests {
         let widths: Vec<i64> =
             [64, 100, 128, 192, 200, 224, 232, 256, 264].into_iter().filter(|width| is_flash_width(*width)).collect();
         assert_eq!(widths, [64, 128, 192, 232, 256]);
+    }
+
+    #[test]
+    fn zeros_make_values_as_wide_as_keys_and_keys_as_wide_as_values() {
+        let x = |width: i64| Tensor::ones([4, 2, width], (Kind::BFloat16, Device::Cpu));
+        for [keys, values] in [[24, 16], [16, 24], [16, 16]] {
+            let found = of_one_width([&x(keys), &x(keys), &x(values)]);
+            let widest = keys.max(values);
+            for (found, width) in found.iter().zip([keys, keys, values]) {
+                assert_eq!((found.size(), found.kind()), (vec![4, 2, widest], Kind::BFloat16));
+                assert_eq!(found.narrow(2, 0, width), x(width));
+                assert_eq!(found.narrow(2, width, widest - width), x(widest - width).zeros_like());
+                assert!(is_aligned(found));
+            }
+        }
     }
 
     #[test]

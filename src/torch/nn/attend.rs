@@ -103,12 +103,12 @@ impl Fit {
     }
 
     /// Returns how heads must be changed for the operators of a GPU: flash attention takes grouped heads, but only numbers of 16 bits,
-    /// one width of at most 256 and no mask; the memory-efficient operator takes all of these, but no groups. `widths`: of queries with
-    /// keys, and of values.
+    /// one width of at most 256 and no mask; the memory-efficient operator, which is slower, takes all of these, but no groups. `widths`:
+    /// of queries with keys, and of values.
     fn of_gpu(is_grouped: bool, widths: [i64; 2], has_mask: bool, kind: Kind) -> Fit {
         let [width, values] = widths;
         let can_flash = !has_mask && matches!(kind, Kind::Half | Kind::BFloat16) && width.max(values) <= MAX_FLASH;
-        Fit { pads: is_grouped && width != values && can_flash, repeats: is_grouped && !can_flash }
+        Fit { pads: width != values && can_flash, repeats: is_grouped && !can_flash }
     }
 }
 
@@ -239,6 +239,8 @@ mod tests {
         let (one, two, wide) = ([128, 128], [192, 128], [512, 512]);
         assert_eq!(fit(true, one, false, Kind::BFloat16), (false, false));
         assert_eq!(fit(true, two, false, Kind::BFloat16), (true, false));
+        assert_eq!(fit(false, two, false, Kind::BFloat16), (true, false));
+        assert_eq!(fit(false, one, false, Kind::BFloat16), (false, false));
         assert_eq!(fit(true, two, true, Kind::BFloat16), (false, true));
         assert_eq!(fit(true, one, false, Kind::Float), (false, true));
         assert_eq!(fit(true, wide, false, Kind::BFloat16), (false, true));
