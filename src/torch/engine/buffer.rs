@@ -17,6 +17,7 @@
 //! Where encoders live in the foundation's actors, items and columns share an edge and one could wait behind the other:
 //! both are taken over.
 
+use crate::device::upload;
 use crate::native::{borrow, own};
 use loongforge_core::transport::{Buffer, Dtype, TensorMeta};
 use std::any::Any;
@@ -68,16 +69,16 @@ impl TorchBuffer {
     pub fn into_tensor(buffer: Box<dyn Buffer>, device: Device) -> Tensor {
         if buffer.bytes().is_none() {
             let any = buffer.into_any().downcast::<TorchBuffer>();
-            return any.expect("a buffer without host bytes is a tensor").0.to_device(device);
+            return upload(&any.expect("a buffer without host bytes is a tensor").0, device);
         }
         let meta = buffer.meta();
         let (shape, kind) = (meta.shape.iter().map(|&dim| dim as i64).collect::<Vec<_>>(), kind(meta.dtype));
         match borrow(Lender(buffer), &shape, kind) {
-            Ok(view) => view.to_device(device),
+            Ok(view) => upload(&view, device),
             // Not as libtorch wants its tensors.
             Err(lender) => {
                 count(lender.as_ref().len() as u64);
-                Tensor::from_data_size(lender.as_ref(), &shape, kind).to_device(device)
+                upload(&Tensor::from_data_size(lender.as_ref(), &shape, kind), device)
             }
         }
     }

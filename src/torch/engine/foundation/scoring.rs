@@ -2,6 +2,7 @@
 
 use super::rank::Rank;
 use super::step::Step;
+use crate::device::upload;
 use crate::engine::stages::Stages;
 use crate::model::{FoundationTape, MicroBatch, TARGETS, with_values};
 use crate::parallel::pipeline::Recorded;
@@ -74,7 +75,7 @@ pub(super) fn score(rank: &Rank, step: &mut Step, tasks: &[Task]) -> Result<(), 
         let counts = stages.counts_loss() && pack < step.packs.len();
         let slots = forward.loss.map(|loss| (loss, judged)).filter(|_| counts);
         // A policy has tokens, and predicts none of them; of pairs each counts once.
-        let labels = batch.columns.find(TARGETS).filter(|_| matches!(judged, Some(Judged::Tokens(_))));
+        let labels = batch.columns.find_on_host(TARGETS).filter(|_| matches!(judged, Some(Judged::Tokens(_))));
         let labels = labels.map(|targets| targets.masked_select(&targets.ge(0)));
         // Tokens are of one rank each; of samples that ranks share the first one tells.
         let tells = batch.row.as_ref().is_none_or(|row| row.rank() == 0);
@@ -90,7 +91,7 @@ pub(super) fn score(rank: &Rank, step: &mut Step, tasks: &[Task]) -> Result<(), 
         evaluation.num_targets += num_targets;
         let correct = match (judged, labels) {
             (Some(Judged::Tokens(slot)), Some(labels)) => {
-                Some(run.value(*slot).eq_tensor(&labels.to_device(device)).sum(Kind::Int64))
+                Some(run.value(*slot).eq_tensor(&upload(labels, device)).sum(Kind::Int64))
             }
             (Some(Judged::Pairs(slot)), _) => Some(run.value(*slot).get(1)),
             _ => None,
