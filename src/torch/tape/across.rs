@@ -5,7 +5,7 @@
 //! Outside the tokens are the same on all ranks or, in sequence parallelism, split among them. A parameter that the
 //! ranks have alike has a part of its gradient on each of them, in the regions and outside.
 
-use tch::Tensor;
+use tch::{Device, Tensor};
 
 use super::exchange::{ExpertExchange, Moving};
 use crate::comm::{Mesh, ProcessGroup};
@@ -31,7 +31,7 @@ pub(super) enum Across {
     CountOnce,
     /// The logarithm of the sum over ranks of exponentials; each rank's share of the gradient.
     LogSumExp,
-    /// The counts of rows for each expert `[E]`, those of every expert-parallel rank: `[ranks, E]`.
+    /// The counts of rows for each expert `[E]`, those of every expert-parallel rank: `[ranks, E]`, on the host.
     Counts,
     /// Rows sorted by expert, to the ranks that have the experts, where they are sorted so again; and how many rows each
     /// expert there got. Reads what `Counts` gave as well.
@@ -64,14 +64,15 @@ pub(super) fn forward(
             let part = (x - &all).exp_();
             return Ok((Crossed::Here(all), Vec::new(), vec![part]));
         }
-        Across::Counts => mesh.ep.all_gather_flat(x)?,
+        // On the host, where every way to the experts and back reads them: the GPU is idle by now, and computes then.
+        Across::Counts => mesh.ep.all_gather_flat(x)?.to_device(Device::Cpu),
         Across::ToExperts => {
-            let exchange = ExpertExchange::new(&mesh.ep, &reads[1]);
+            let exchange = ExpertExchange::new(&mesh.ep, &reads[1], x.device());
             let moving = exchange.to_experts(&mesh.ep, x)?;
             return Ok((Crossed::Moving(moving), vec![exchange.counts()], vec![reads[1].shallow_clone()]));
         }
         Across::FromExperts => {
-            let moving = ExpertExchange::new(&mesh.ep, &reads[1]).back(&mesh.ep, x)?;
+            let moving = ExpertExchange::new(&mesh.ep, &reads[1], x.device()).back(&mesh.ep, x)?;
             return Ok((Crossed::Moving(moving), Vec::new(), vec![reads[1].shallow_clone()]));
         }
     };
@@ -97,11 +98,12 @@ pub(super) fn backward(
         Across::CountOnce | Across::Counts => return Ok(None),
         Across::LogSumExp => &saved[0] * gradient,
         Across::ToExperts => {
-            let moving = ExpertExchange::new(&mesh.ep, &saved[0]).back(&mesh.ep, gradient)?;
+            let moving = ExpertExchange::new(&mesh.ep, &saved[0], gradient.device()).back(&mesh.ep, gradient)?;
             return Ok(Some(Crossed::Moving(moving)));
         }
         Across::FromExperts => {
-            let moving = ExpertExchange::new(&mesh.ep, &saved[0]).to_experts(&mesh.ep, gradient)?;
+            let exchange = ExpertExchange::new(&mesh.ep, &saved[0], gradient.device());
+            let moving = exchange.to_experts(&mesh.ep, gradient)?;
             return Ok(Some(Crossed::Moving(moving)));
         }
     };

@@ -3,7 +3,7 @@
 
 use std::ops::Range;
 
-use tch::Tensor;
+use tch::{Device, Tensor};
 
 use crate::comm::{ProcessGroup, Started};
 use crate::device::upload;
@@ -22,9 +22,9 @@ pub(super) struct ExpertExchange {
 }
 
 impl ExpertExchange {
-    /// `counts` `[ranks, E]`: the rows that each rank has for each expert.
-    pub fn new(group: &ProcessGroup, counts: &Tensor) -> ExpertExchange {
-        let (ranks, rank, device) = (group.world(), group.rank(), counts.device());
+    /// `counts` `[ranks, E]`, on the host: the rows that each rank has for each expert. Rows are on `device`.
+    pub fn new(group: &ProcessGroup, counts: &Tensor, device: Device) -> ExpertExchange {
+        let (ranks, rank) = (group.world(), group.rank());
         let num_experts = counts.size()[1] as usize;
         let all = Vec::<i64>::try_from(counts.flatten(0, -1)).expect("counts are integers");
         let experts = |rank: usize| -> Range<usize> {

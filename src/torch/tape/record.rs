@@ -276,7 +276,7 @@ impl Tape {
     }
 
     /// Records the exchange of the counts of rows for each expert `[E]`: those of all expert-parallel ranks, `[ranks,
-    /// E]`.
+    /// E]`, on the host.
     pub fn all_counts(&mut self, counts: Slot) -> Slot {
         self.across("counts", counts, Across::Counts)
     }
