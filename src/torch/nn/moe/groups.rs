@@ -76,7 +76,7 @@ impl Groups {
     pub fn outer_products(&self, left: &Tensor, right: &Tensor, out: &Tensor) {
         if let Some(ends) = self.grouped([&left.tr(), right]) {
             let made = left.tr().internal_grouped_mm(right, Some(ends), None, None);
-            out.shallow_clone().copy_(&with_zeros(&made, &self.counts_E));
+            out.shallow_clone().copy_(&with_zeros(made, &self.counts_E));
             return;
         }
         for (expert, &(start, len)) in (0..).zip(self.slices()) {
@@ -99,10 +99,11 @@ impl Groups {
     }
 }
 
-/// Returns outer products `[E, B, A]`, of which those of experts without rows are zeros: on GPUs of compute capability 10 the grouped
-/// product may leave there what it finds in memory (pytorch/pytorch#172439).
-fn with_zeros(products: &Tensor, counts_E: &Tensor) -> Tensor {
-    products.masked_fill(&counts_E.eq(0i64).view([-1, 1, 1]), 0.0)
+/// Returns outer products `[E, B, A]`, of which those of experts without rows become zeros in their place: on GPUs of compute capability
+/// 10 the grouped product may leave there what it finds in memory (pytorch/pytorch#172439).
+fn with_zeros(mut products: Tensor, counts_E: &Tensor) -> Tensor {
+    let _ = products.masked_fill_(&counts_E.eq(0i64).view([-1, 1, 1]), 0.0);
+    products
 }
 
 /// Returns whether libtorch's grouped product takes a matrix, or a stack of them: it and its rows (or columns) start at multiples of 16
@@ -142,7 +143,7 @@ mod tests {
     #[test]
     fn experts_without_rows_have_no_gradient_whatever_is_in_memory() {
         let found =
-            with_zeros(&Tensor::from_slice(&[1f32, f32::NAN, 3.0]).view([3, 1, 1]), &Tensor::from_slice(&[2i64, 0, 5]));
+            with_zeros(Tensor::from_slice(&[1f32, f32::NAN, 3.0]).view([3, 1, 1]), &Tensor::from_slice(&[2i64, 0, 5]));
         assert_eq!(found.view([-1]), Tensor::from_slice(&[1f32, 0.0, 3.0]));
     }
 
