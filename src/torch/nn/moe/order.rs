@@ -1,7 +1,7 @@
 //! Tokens sorted by expert: the rows of the grouped products, and their way back. The gradients of both are gathers
 //! as well, so nothing is added up in an order that could change.
 
-use tch::{Kind, Tensor};
+use tch::{Device, Kind, Tensor};
 
 /// The order of the rows.
 pub struct Order {
@@ -19,16 +19,23 @@ impl Order {
         let _no_grad = tch::no_grad_guard();
         let experts_N = experts_TK.flatten(0, -1);
         let sources_N = experts_N.argsort_stable(true, 0, false);
-        let places_N = Tensor::arange(sources_N.size()[0], (Kind::Int64, sources_N.device()));
-        let rows_N = sources_N.empty_like().scatter(0, &sources_N, &places_N);
-        let counts_E = Order::count(experts_TK, num_experts);
+        let (rows_N, counts_E) = match experts_N.device() {
+            Device::Cpu => {
+                let places_N = Tensor::arange(sources_N.size()[0], (Kind::Int64, Device::Cpu));
+                (sources_N.empty_like().scatter(0, &sources_N, &places_N), Order::count(experts_TK, num_experts))
+            }
+            _ => (inverse(&sources_N), count_sorted(&experts_N.index_select(0, &sources_N), num_experts)),
+        };
         Order { sources_N, rows_N, counts_E }
     }
 
     /// Returns how often each expert was chosen, `[E]` int64.
     pub fn count(experts_TK: &Tensor, num_experts: i64) -> Tensor {
         let experts_N = experts_TK.flatten(0, -1);
-        let zeros = Tensor::zeros([num_experts], (Kind::Int64, experts_N.device()));
+        if experts_N.device() != Device::Cpu {
+            return count_sorted(&experts_N.sort(0, false).0, num_experts);
+        }
+        let zeros = Tensor::zeros([num_experts], (Kind::Int64, Device::Cpu));
         zeros.scatter_add(0, &experts_N, &experts_N.ones_like())
     }
 
@@ -65,17 +72,49 @@ impl Order {
         let of_token_ND = of_sum_TD.index_select(0, &Order::tokens(sources_N, top_k));
         let weights_N1 = weights_TK.flatten(0, -1).index_select(0, sources_N).unsqueeze(-1).to_kind(y_ND.kind());
         let products_N = (&of_token_ND * y_ND).sum_dim_intlist([-1i64].as_slice(), false, Kind::Float);
-        let of_weights_N = products_N.empty_like().scatter(0, sources_N, &products_N);
+        let of_weights_N = match products_N.device() {
+            Device::Cpu => products_N.empty_like().scatter(0, sources_N, &products_N),
+            _ => products_N.index_select(0, &inverse(sources_N)),
+        };
         (of_token_ND * weights_N1, of_weights_N.view_as(weights_TK).to_kind(weights_TK.kind()))
     }
+}
+
+/// Returns the inverse of an order `[N]`, int64. Where the operators of a GPU add in a fixed order, a scatter takes about twenty kernels
+/// there, and a sort a few.
+fn inverse(order_N: &Tensor) -> Tensor {
+    order_N.argsort_stable(true, 0, false)
+}
+
+/// Returns how often each of so many experts is among `sorted_N`, `[E]` int64.
+fn count_sorted(sorted_N: &Tensor, num_experts: i64) -> Tensor {
+    let starts = Tensor::arange(num_experts + 1, (Kind::Int64, sorted_N.device())).bucketize(sorted_N, false, false);
+    starts.narrow(0, 1, num_experts) - starts.narrow(0, 0, num_experts)
 }
 
 #[cfg(test)]
 mod tests {
     use tch::{Device, Kind, Tensor};
 
-    use super::Order;
+    use super::{Order, count_sorted, inverse};
     use crate::native::grad;
+
+    /// What GPUs compute equals what CPUs do.
+    #[test]
+    fn experts_are_counted_and_orders_inverted_by_sorting() {
+        tch::manual_seed(6);
+        for tokens in [0i64, 1, 40] {
+            let experts = Tensor::randint(5, [tokens, 2], (Kind::Int64, Device::Cpu)) * 2;
+            let order = Order::new(&experts, 11);
+            let sorted = experts.flatten(0, -1).sort(0, false).0;
+            assert_eq!(sorted, experts.flatten(0, -1).index_select(0, &order.sources_N));
+            assert_eq!(count_sorted(&sorted, 11), order.counts_E);
+            assert_eq!(inverse(&order.sources_N), order.rows_N);
+            let products = Tensor::randn([tokens * 2], (Kind::Float, Device::Cpu));
+            let scattered = products.empty_like().scatter(0, &order.sources_N, &products);
+            assert_eq!(products.index_select(0, &inverse(&order.sources_N)), scattered);
+        }
+    }
 
     #[test]
     fn sums_and_gradients_equal_those_of_plain_indexing() {
