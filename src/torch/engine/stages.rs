@@ -194,9 +194,9 @@ impl Stages {
     }
 
     /// Sends pack `number` of a step from the leader to the other ranks of its replica.
-    pub(super) fn hand_out(&self, number: usize, filled: &Filled, device: Device) -> Result<Vec<Started>, NativeError> {
+    pub(super) fn hand_out(&self, number: usize, filled: &Filled) -> Result<Vec<Started>, NativeError> {
         let (group, layout) = (&self.mesh.replica, self.mesh.layout());
-        let (weights, columns) = (weights(&filled.batch, device), filled.batch.columns.tensors());
+        let (weights, columns) = (weights(&filled.batch), filled.batch.columns.tensors_on_host());
         let mut started = Vec::new();
         for rank in 1..group.world() {
             let features = filled.features.iter().flatten().filter(|_| layout.place(rank).pp == 0);
@@ -216,11 +216,12 @@ impl Stages {
         params: &ParamStore,
     ) -> Result<Filled, NativeError> {
         let (flat, columns) = (params.flat(), self.any().columns());
+        // On the host, where the leader has them, and where some are read.
         let of_column = |column: &Column| {
             let size = column.size(column.num_rows(like.num_tokens(), num_samples as i64));
-            Tensor::empty(&size, (column.kind, flat.device()))
+            Tensor::empty(&size, (column.kind, Device::Cpu))
         };
-        let weights = weights(&like, flat.device());
+        let weights = weights(&like);
         let mut tensors: Vec<Tensor> = weights.into_iter().chain(columns.iter().map(of_column)).collect();
         let inputs = self.any().inputs().iter().zip(&like.num_features).filter(|_| self.mesh.is_first_stage());
         let num_levels: Vec<usize> =
@@ -238,8 +239,8 @@ impl Stages {
             true => with_weights(&like.samples, &next()),
             false => like.samples.clone(),
         };
-        let batch =
-            MicroBatch { samples, columns: Columns::new(columns, columns.iter().map(|_| next()).collect()), ..like };
+        let columns = Columns::new(columns, columns.iter().map(|_| next()).collect()).on_device(flat.device());
+        let batch = MicroBatch { samples, columns, ..like };
         let features = num_levels.iter().map(|levels| (0..*levels).map(|_| next()).collect()).collect();
         Ok(Filled { batch, features })
     }
@@ -247,9 +248,9 @@ impl Stages {
 
 /// Returns the weights of samples in the loss `[samples]`, int64, where that is in no column: the leader alone knows of all features that
 /// are missing.
-fn weights(batch: &MicroBatch, device: Device) -> Option<Tensor> {
+fn weights(batch: &MicroBatch) -> Option<Tensor> {
     let weights = || batch.samples.iter().map(|sample| i64::from(sample.num_targets)).collect::<Vec<_>>();
-    has_targets(batch).then(|| upload(&Tensor::from_slice(&weights()), device))
+    has_targets(batch).then(|| Tensor::from_slice(&weights()))
 }
 
 fn has_targets(batch: &MicroBatch) -> bool {

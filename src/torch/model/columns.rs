@@ -110,6 +110,11 @@ impl Columns {
         &self.tensors
     }
 
+    /// Works like [`Columns::tensors`], for a caller that wants them on the host, in the same shapes `[before…, rows, after…]`.
+    pub fn tensors_on_host(&self) -> &[Tensor] {
+        self.on_host.as_ref().unwrap_or(&self.tensors)
+    }
+
     /// Returns the column with this name, `[before…, rows, after…]` as its [`Column`] says. Panics where there is none.
     pub fn get(&self, name: &str) -> &Tensor {
         self.find(name).unwrap_or_else(|| panic!("no column {name}"))
@@ -124,7 +129,7 @@ impl Columns {
     /// Works like [`Columns::find`], for a caller that reads the values on the host; the shape is the same, `[before…, rows, after…]`.
     pub fn find_on_host(&self, name: &str) -> Option<&Tensor> {
         let at = self.specs.iter().position(|column| column.name == name)?;
-        Some(&self.on_host.as_ref().unwrap_or(&self.tensors)[at])
+        Some(&self.tensors_on_host()[at])
     }
 
     /// Works like [`Columns::get`], for a caller that reads the values on the host. Panics where there is no such column. The shape is
@@ -253,6 +258,7 @@ mod tests {
         let cut = there.map(|x, axis| x.narrow(axis, 1, 2));
         assert_eq!((cut.get(TARGETS), cut.get_on_host(TARGETS)), (&ints(&[0, 0]), &ints(&[7, 8])));
         assert_eq!((cut.held().count(), cut.find_on_host("actions").is_none()), (6, true));
+        assert_eq!((&cut.tensors_on_host()[2], &same.tensors_on_host()[2]), (&ints(&[7, 8]), same.get(TARGETS)));
     }
 
     #[test]

@@ -182,7 +182,7 @@ impl Step {
             features.for_each(|(_, features)| *features = Features { tensors: Vec::new(), credit: None });
             take_over(filled.batch.columns.held().chain(filled.features.iter().flatten()));
         }
-        self.sent.extend(rank.stages.hand_out(number, &filled, device)?);
+        self.sent.extend(rank.stages.hand_out(number, &filled)?);
         Ok(Some(filled))
     }
 }
