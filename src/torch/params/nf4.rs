@@ -9,7 +9,7 @@
 
 use tch::{Device, Kind, Tensor};
 
-use super::rounding::{GROUP, RowRange, num_blocks, num_groups};
+use super::rounding::{AT_ONCE, GROUP, RowRange, num_blocks, num_groups, pieces};
 use crate::native::{dynamic_map, from_nf4, resident};
 
 /// The 16 numbers, from -1 to 1.
@@ -36,20 +36,23 @@ const NUMBERS: [f32; 16] = [
 pub(super) fn fill_from_nf4(into: &Tensor, packed: &Tensor, maxima: &Tensor) {
     match into.device() {
         Device::Cpu => from_nf4(packed, maxima, into),
-        _ => fill_by_operators(into, packed, maxima),
+        _ => fill_by_operators(into, packed, maxima, AT_ONCE),
     }
 }
 
-/// Works like [`fill_from_nf4`] on any device.
-pub(super) fn fill_by_operators(into: &Tensor, packed: &Tensor, maxima: &Tensor) {
+/// Works like [`fill_from_nf4`] on any device, for about `at_once` elements at a time.
+pub(super) fn fill_by_operators(into: &Tensor, packed: &Tensor, maxima: &Tensor, at_once: i64) {
     let (rows, width) = into.size2().expect("a matrix");
     let pairs = resident("pairs of NF4", into.device(), || {
         let pairs: Vec<f32> = (0..256).flat_map(|byte| [NUMBERS[byte >> 4], NUMBERS[byte & 15]]).collect();
         Tensor::from_slice(&pairs).view([256, 2])
     });
-    let values = pairs.index_select(0, &packed.reshape([-1]).to_kind(Kind::Int)).view([rows, -1]).narrow(1, 0, width);
-    let scales = maxima.unsqueeze(2).expand([rows, num_blocks(width), crate::native::NF4_BLOCK], false);
-    into.shallow_clone().copy_(&(values * scales.reshape([rows, -1]).narrow(1, 0, width)));
+    for (first, len) in pieces(rows, width, at_once) {
+        let [mut into, packed, maxima] = [into, packed, maxima].map(|x| x.narrow(0, first, len));
+        let values = pairs.index_select(0, &packed.reshape([-1]).to_kind(Kind::Int)).view([len, -1]);
+        let scales = maxima.unsqueeze(2).expand([len, num_blocks(width), crate::native::NF4_BLOCK], false);
+        into.copy_(&(values.narrow(1, 0, width) * scales.reshape([len, -1]).narrow(1, 0, width)));
+    }
 }
 
 /// Returns the maxima `[blocks]` of matrices, each of which has `width` columns, rounded: bytes `[blocks]`; the largest magnitudes of

@@ -6,6 +6,7 @@ use tch::{Device, Kind, Tensor};
 
 use super::nf4::fill_by_operators;
 use super::rounded::fill_from_int8;
+use super::rounding::AT_ONCE;
 use super::{Cut, Held, Init, ParamSpec, ParamStore, Rounding, Shard, StoredTensor};
 use crate::native::dynamic_map;
 
@@ -69,13 +70,16 @@ fn four_and_eight_bits_are_bitsandbytes() {
 #[test]
 fn any_device_finds_the_same() {
     let theirs = theirs();
+    let (packed, absmax) = (theirs["nf4.packed"].view([144, 64]), theirs["nf4.absmax"].view([144, 2]));
     for kind in [Kind::Float, Kind::BFloat16] {
-        let empty = || Tensor::zeros([144, 128], (kind, Device::Cpu));
-        let (nf4, int8) = (empty(), empty());
-        fill_by_operators(&nf4, &theirs["nf4.packed"].view([144, 64]), &theirs["nf4.absmax"].view([144, 2]));
-        assert_eq!(nf4, rounded(Rounding::Nf4, &theirs["weight"], kind).1);
-        fill_from_int8(&int8, &theirs["int8.values"], &theirs["int8.maxima"]);
-        assert_eq!(int8, rounded(Rounding::Int8, &theirs["weight"], kind).1);
+        let expected = [Rounding::Nf4, Rounding::Int8].map(|rounding| rounded(rounding, &theirs["weight"], kind).1);
+        // All at once, ten rows, and one.
+        for at_once in [AT_ONCE, 1300, 1] {
+            let found = [(); 2].map(|()| Tensor::zeros([144, 128], (kind, Device::Cpu)));
+            fill_by_operators(&found[0], &packed, &absmax, at_once);
+            fill_from_int8(&found[1], &theirs["int8.values"], &theirs["int8.maxima"], at_once);
+            assert_eq!(found, expected, "{kind:?}, {at_once}");
+        }
     }
 }
 

@@ -4,7 +4,7 @@ use tch::{Device, Kind, Tensor};
 
 use super::float8::{fill_from_float8, to_float8};
 use super::nf4::{fill_from_nf4, maxima_from, round_maxima};
-use super::rounding::{Rounding, RowRange, num_blocks, rows_of};
+use super::rounding::{AT_ONCE, Rounding, RowRange, num_blocks, pieces, rows_of};
 use crate::native::{from_int8, to_int8, to_nf4};
 
 /// A matrix `[rows, in]`: of float8 and int8 a number an element, of NF4 two numbers a byte.
@@ -55,7 +55,7 @@ pub(super) fn fill(rounding: Rounding, into: &Tensor, rounded: &Rounded, matrice
         Rounding::None => unreachable!("what is not rounded"),
         Rounding::Float8 => fill_from_float8(into, &rounded.values, &rounded.scales),
         Rounding::Int8 if into.device() == Device::Cpu => from_int8(&rounded.values, &rounded.scales, &matrix),
-        Rounding::Int8 => fill_from_int8(&matrix, &rounded.values, &rounded.scales),
+        Rounding::Int8 => fill_from_int8(&matrix, &rounded.values, &rounded.scales, AT_ONCE),
         Rounding::Nf4 => fill_from_nf4(&matrix, &rounded.values, &rounded.scales.view([rows, num_blocks(width)])),
         Rounding::Nf4Double => {
             let codes = rounded.codes.as_ref().expect("rounded maxima");
@@ -65,8 +65,11 @@ pub(super) fn fill(rounding: Rounding, into: &Tensor, rounded: &Rounded, matrice
     }
 }
 
-/// Works like [`from_int8`] on any device.
-pub(super) fn fill_from_int8(into: &Tensor, values: &Tensor, maxima: &Tensor) {
-    let values = values.to_kind(Kind::Float) * maxima.unsqueeze(1) * f64::from(1.0f32 / 127.0);
-    into.shallow_clone().copy_(&values);
+/// Works like [`from_int8`] on any device, for about `at_once` elements at a time.
+pub(super) fn fill_from_int8(into: &Tensor, values: &Tensor, maxima: &Tensor, at_once: i64) {
+    let (rows, width) = into.size2().expect("a matrix");
+    for (first, len) in pieces(rows, width, at_once) {
+        let [mut into, values, maxima] = [into, values, maxima].map(|x| x.narrow(0, first, len));
+        into.copy_(&(values.to_kind(Kind::Float) * maxima.unsqueeze(1) * f64::from(1.0f32 / 127.0)));
+    }
 }

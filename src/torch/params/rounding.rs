@@ -67,6 +67,16 @@ impl Rounding {
     }
 }
 
+/// Elements of a weight that operators find at once: they keep up to 14 bytes of each beside it.
+pub(super) const AT_ONCE: i64 = 16 << 20;
+
+/// Returns pieces of a matrix of so many rows and columns, of at most `at_once` elements or of one row: the first row and the number of
+/// rows.
+pub(super) fn pieces(rows: i64, width: i64, at_once: i64) -> impl Iterator<Item = (i64, i64)> {
+    let most = (at_once / width.max(1)).max(1);
+    (0..rows).step_by(most as usize).map(move |first| (first, most.min(rows - first)))
+}
+
 /// Rows of a weight that are a matrix of the checkpoint: the first one, and how many.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct RowRange {
