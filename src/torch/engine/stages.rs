@@ -197,9 +197,13 @@ impl Stages {
     pub(super) fn hand_out(&self, number: usize, filled: &Filled) -> Result<Vec<Started>, NativeError> {
         let (group, layout) = (&self.mesh.replica, self.mesh.layout());
         let (weights, columns) = (weights(&filled.batch), filled.batch.columns.tensors_on_host());
+        let reads_features = |rank: usize| layout.place(rank).pp == 0;
+        // They leave a GPU once for all.
+        let features = filled.features.iter().flatten().filter(|_| (1..group.world()).any(reads_features));
+        let features: Vec<Tensor> = features.map(|tensor| tensor.to_device(Device::Cpu)).collect();
         let mut started = Vec::new();
         for rank in 1..group.world() {
-            let features = filled.features.iter().flatten().filter(|_| layout.place(rank).pp == 0);
+            let features = features.iter().filter(|_| reads_features(rank));
             for (index, tensor) in weights.iter().chain(columns).chain(features).enumerate() {
                 started.push(group.start_send(&tensor.contiguous(), rank, tag(number, index))?);
             }
