@@ -303,10 +303,11 @@ fn alternatives(text: &str) -> Vec<&str> {
     parts
 }
 
-/// Numbers from one to another, as wide as the first is written.
+/// Returns the numbers from one to another, as wide as the longer is written where one begins with a zero that is not all of it.
 fn range(from: &str, to: &str) -> Option<Vec<String>> {
     let (first, last): (u64, u64) = (from.parse().ok()?, to.parse().ok()?);
-    let width = if from.starts_with('0') || to.starts_with('0') { from.len().max(to.len()) } else { 0 };
+    let is_padded = |number: &str| number.len() > 1 && number.starts_with('0');
+    let width = if is_padded(from) || is_padded(to) { from.len().max(to.len()) } else { 0 };
     (first <= last && last - first < MAX_NAMES as u64)
         .then(|| (first..=last).map(|number| format!("{number:0width$}")).collect())
 }
@@ -319,6 +320,8 @@ mod tests {
     fn braces_are_written_out() {
         let names = |text: &str| braces(text).unwrap().join(" ");
         assert_eq!(names("s-{08..11}.tar"), "s-08.tar s-09.tar s-10.tar s-11.tar");
+        // The number 0 alone says nothing of a width.
+        assert_eq!((names("{0..10}"), names("{00..1}")), ("0 1 2 3 4 5 6 7 8 9 10".to_owned(), "00 01".to_owned()));
         assert_eq!(names("{a,b{1..2}}-{0..1}"), "a-0 a-1 b1-0 b1-1 b2-0 b2-1");
         assert_eq!(names("plain{"), "plain{");
         assert!(braces("{5..1}").unwrap_err().contains("{5..1}") && braces("{a..b}").is_err());
