@@ -94,11 +94,11 @@ fn wids(path: &str) -> Result<Option<Counted>, DataError> {
     Ok(Some((shards, counts)))
 }
 
-/// Counts the records of each block of each shard of a set of this format. A shard that cannot be read has one, which is bad, if others
-/// can.
+/// Counts the records of each block of each shard of a set of this format. A damaged shard of which nothing can be read has one, which is
+/// bad, if others can be read.
 ///
 /// # Errors
-/// No shard can be read, or one that is far away.
+/// No shard can be read, or one that is far away, or that the system does not give.
 pub fn count(found: &Found, format: Format, index: &mut Index) -> Result<Vec<Vec<u64>>, DataError> {
     let what = if format == Format::Plain { "lines" } else { "records that are not blank" };
     let known = |at: usize, index: &Index| match (found.counts[at], found.shards[at].container()) {
@@ -116,8 +116,10 @@ pub fn count(found: &Found, format: Format, index: &mut Index) -> Result<Vec<Vec
                 index.put(shard, what, counts.clone());
                 lens[at] = Some(counts);
             }
-            Err(reason) if is_remote(&shard.name) => return Err(DataError::file(Path::new(&shard.name), reason)),
             Err(reason) => {
+                if let Some(refused) = shard.refused(&reason) {
+                    return Err(refused);
+                }
                 failed.get_or_insert_with(|| DataError::file(Path::new(&shard.name), reason));
                 lens[at] = Some(vec![1]);
             }

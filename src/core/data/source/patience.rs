@@ -35,6 +35,11 @@ pub(super) fn patiently<T>(
     read()
 }
 
+/// Returns whether the system, and not what a file holds, is the reason why it cannot be read.
+pub(super) fn is_of_system(reason: &str) -> bool {
+    reason.contains("(os error ")
+}
+
 /// Returns whether it is an error of the system that may pass: it is named with its number, whatever it has gone through.
 pub(super) fn may_pass(reason: &str) -> bool {
     MAY_PASS.iter().any(|errno| reason.contains(&format!("(os error {})", errno.raw_os_error())))

@@ -11,7 +11,7 @@ use super::block::Block;
 use super::folder::Folder;
 use super::indexed::{Documents, ids_of};
 use super::lines::Lines;
-use super::patience::{may_pass, patiently};
+use super::patience::{is_of_system, may_pass, patiently};
 use super::shard::{Container, Shard};
 use super::sheet::Sheet;
 use super::table::Table;
@@ -66,6 +66,21 @@ impl Shard {
             None => Ok(blob),
             Some(_) => blob.unpacked(&self.name).map_err(|error| format!("cannot be decompressed: {error}")),
         }
+    }
+
+    /// Returns the error of a shard that cannot be counted for this `reason`; `None`: what it holds is the reason, and nobody can. Where
+    /// others can, or a resumed run can, they would have the samples of all shards in another order.
+    pub fn refused(&self, reason: &str) -> Option<DataError> {
+        if is_remote(&self.name) {
+            return Some(DataError::file(Path::new(&self.name), reason));
+        }
+        is_of_system(reason).then(|| {
+            let what = format!(
+                "{reason}; how many samples it has decides the order of all: make it readable, or leave it out of the \
+                 data"
+            );
+            DataError::file(Path::new(&self.name), what)
+        })
     }
 
     /// Returns the number of records of each of the shard's blocks.

@@ -37,7 +37,8 @@ impl Source {
     /// Opens a data set with `window` blocks open at a time; counts of samples are kept in `index_dir`.
     ///
     /// # Errors
-    /// Nothing is there or it has no samples, its weight is none, its layout cannot be told or does not go with the phase.
+    /// Nothing is there or it has no samples, the system does not give a part of it, its weight is none, its layout cannot be told or does
+    /// not go with the phase.
     pub fn open_with(
         file: &TrainFile,
         phase: Phase,
@@ -121,7 +122,7 @@ impl Source {
             return Err(DataError::file(&source.name, reason));
         }
         if source.layout.is_text() {
-            source.cut(max_tokens, num_tokens, &mut index);
+            source.cut(max_tokens, num_tokens, &mut index)?;
         }
         // Of all that there is: a limit changes no sample.
         source.limit = (file.max_samples, file.select);

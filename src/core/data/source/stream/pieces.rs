@@ -5,6 +5,7 @@ use std::sync::PoisonError;
 
 use super::Source;
 use crate::config::Format;
+use crate::data::error::DataError;
 use crate::data::source::block::Block;
 use crate::data::source::content::Content;
 use crate::data::source::cut::{NUM_PROBES, num_pieces, num_token_pieces, piece_bytes};
@@ -13,6 +14,7 @@ use crate::data::source::index::Index;
 use crate::data::source::layout::RecordLayout;
 use crate::data::source::order::sums;
 use crate::data::source::parallel::in_parallel;
+use crate::data::source::patience::is_of_system;
 
 use super::Unit;
 
@@ -35,23 +37,40 @@ impl Source {
     }
 
     /// Returns the most bytes of a piece of a text, or tokens of a piece of a document.
-    fn longest(&self, max_tokens: usize, num_tokens: &dyn Fn(&str) -> usize) -> u64 {
+    ///
+    /// # Errors
+    /// The system does not give one of the texts by which it is told.
+    fn longest(&self, max_tokens: usize, num_tokens: &dyn Fn(&str) -> usize) -> Result<u64, DataError> {
         if self.layout == RecordLayout::Tokens {
-            return max_tokens as u64;
+            return Ok(max_tokens as u64);
         }
         let step = self.len().div_ceil(NUM_PROBES);
+        let mut refused = None;
         let texts = (0..self.len()).step_by(step).filter_map(|at| match self.read(at) {
             Ok(Content::Text(piece)) => Some(piece.text),
+            Err(bad) if is_of_system(&bad.reason) => {
+                refused = refused.take().or_else(|| self.shard(self.unit(at as u64).0).refused(&bad.reason));
+                None
+            }
             _ => None,
         });
-        piece_bytes(texts, max_tokens, num_tokens)
+        let most = piece_bytes(texts, max_tokens, num_tokens);
+        refused.map_or(Ok(most), Err)
     }
 
     /// Counts pieces instead of texts where texts are long.
-    pub(super) fn cut(&mut self, max_tokens: usize, num_tokens: &dyn Fn(&str) -> usize, index: &mut Index) {
-        let most = self.longest(max_tokens, num_tokens);
+    ///
+    /// # Errors
+    /// A shard cannot be measured that others may be able to.
+    pub(super) fn cut(
+        &mut self,
+        max_tokens: usize,
+        num_tokens: &dyn Fn(&str) -> usize,
+        index: &mut Index,
+    ) -> Result<(), DataError> {
+        let most = self.longest(max_tokens, num_tokens)?;
         if most >= u64::MAX / 8 {
-            return;
+            return Ok(());
         }
         self.piece_bytes = most;
         // Blocks that are open were not cut.
@@ -70,17 +89,25 @@ impl Source {
         let mut lens: Vec<Option<u64>> = self.units.iter().map(|unit| known(unit, index)).collect();
         let missing: Vec<usize> = (0..lens.len()).filter(|&unit| lens[unit].is_none()).collect();
         let pieces = |block: &dyn Block| (0..block.len()).map(|record| self.pieces_in(block, record)).sum::<u64>();
+        let whole = |block: &dyn Block| match block.lost().filter(|reason| is_of_system(reason)) {
+            Some(reason) => Err(reason.to_owned()),
+            None => Ok(()),
+        };
         let counted = in_parallel(&missing, "measuring texts", |&unit| {
             let block = held.iter().find(|(held, _)| *held == unit).and_then(|(_, cell)| cell.get());
             match block {
-                Some(Ok(opened)) => Some(pieces(&*opened.block)),
-                _ => self.open_unit(unit).ok().map(|opened| opened.num_samples()),
+                Some(Ok(opened)) => whole(&*opened.block).map(|()| pieces(&*opened.block)),
+                _ => self.open_unit(unit).and_then(|it| whole(&*it.block).map(|()| it.num_samples())),
             }
         });
         let mut unread = BTreeSet::new();
         for (&unit, counted) in missing.iter().zip(counted) {
             let Unit { shard, num_records, .. } = self.units[unit];
-            if counted.is_none() {
+            let refused = counted.as_ref().err().and_then(|reason| self.shards[shard].refused(reason));
+            if let Some(refused) = refused {
+                return Err(refused);
+            }
+            if counted.is_err() {
                 unread.insert(shard);
             }
             lens[unit] = Some(counted.unwrap_or(num_records));
@@ -93,5 +120,27 @@ impl Source {
             index.put(shard, &what, of.collect());
         }
         self.before = sums(lens.into_iter());
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::{Phase, TrainFile};
+
+    /// Texts of a shard that is not there count as one each, or give no measure of how long pieces are: the order of all would be another.
+    #[test]
+    fn no_order_is_made_without_texts_that_the_system_does_not_give() {
+        for (line, gone) in [("{\"text\": \"a\"}\n", "a.jsonl"), ("{\"input_ids\": [1, 2, 3]}\n", "b.jsonl")] {
+            let folder = tempfile::tempdir().unwrap();
+            ["a.jsonl", "b.jsonl"].iter().for_each(|name| std::fs::write(folder.path().join(name), line).unwrap());
+            let file = TrainFile::new(folder.path());
+            let mut source = Source::open_with(&file, Phase::Pretrain, usize::MAX, &str::len, 1, None).unwrap();
+            std::fs::remove_file(folder.path().join(gone)).unwrap();
+            let cut = source.cut(2, &str::len, &mut Index::open(None, &[]));
+            let error = cut.unwrap_err().to_string();
+            assert!(error.contains(gone) && error.contains("(os error 2)"), "{error}");
+        }
     }
 }

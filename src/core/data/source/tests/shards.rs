@@ -4,6 +4,9 @@ use std::collections::BTreeSet;
 
 use super::*;
 use crate::config::Select;
+use crate::data::source::index::Index;
+use crate::data::source::open::{Found, count};
+use crate::data::source::shard::Shard;
 
 #[test]
 fn shards_hold_samples_and_their_files() {
@@ -162,6 +165,23 @@ fn texts_that_cannot_be_read_are_measured_again() {
     assert_eq!(count(), 3, "what cannot be read is one sample, which is bad");
     write(texts.as_bytes());
     assert_eq!(count(), 5);
+}
+
+/// As one bad sample it would move all that are behind it, until it can be read.
+#[test]
+fn a_shard_that_the_system_does_not_give_is_no_bad_sample() {
+    let folder = Folder::new();
+    folder.write("a.jsonl", "{\"text\": \"a\"}\n".repeat(2));
+    let shard = |name: &str| Shard { name: folder.path(name), size: 14, tag: String::new() };
+    let found = Found { shards: vec![shard("a.jsonl"), shard("b.jsonl")], counts: vec![None; 2], ..Found::default() };
+    let counted = count(&found, Format::Auto, &mut Index::open(None, &found.shards));
+    let error = counted.unwrap_err().to_string();
+    assert!(error.contains("b.jsonl: cannot be opened: ") && error.contains("(os error 2); "), "{error}");
+    assert!(error.ends_with("make it readable, or leave it out of the data"), "{error}");
+    // What is damaged is so for everybody.
+    folder.write("b.jsonl", "PK\u{3}\u{4}");
+    let counted = count(&found, Format::Auto, &mut Index::open(None, &found.shards));
+    assert_eq!(counted.unwrap(), [[2], [1]]);
 }
 
 /// Shards of unequal lengths, each sample a number.
