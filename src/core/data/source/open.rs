@@ -108,7 +108,7 @@ pub fn count(found: &Found, format: Format, index: &mut Index) -> Result<Vec<Vec
     let mut lens: Vec<Option<Vec<u64>>> = (0..found.shards.len()).map(|at| known(at, index)).collect();
     let missing: Vec<usize> = (0..lens.len()).filter(|&at| lens[at].is_none()).collect();
     let counted = in_parallel(&missing, "counting samples", |&at| found.shards[at].count(format));
-    let mut failed = None;
+    let (mut failed, mut num_failed) = (None, 0u64);
     for (&at, counted) in missing.iter().zip(counted) {
         let shard = &found.shards[at];
         match counted {
@@ -120,16 +120,16 @@ pub fn count(found: &Found, format: Format, index: &mut Index) -> Result<Vec<Vec
                 if let Some(refused) = shard.refused(&reason) {
                     return Err(refused);
                 }
+                num_failed += 1;
                 failed.get_or_insert_with(|| DataError::file(Path::new(&shard.name), reason));
                 lens[at] = Some(vec![1]);
             }
         }
     }
-    let num_failed = missing.len();
+    // Each that failed has one.
+    let num_samples: u64 = lens.iter().flatten().flatten().sum();
     match failed {
-        Some(error) if num_failed == found.shards.len() && lens.iter().flatten().flatten().all(|&len| len <= 1) => {
-            Err(error)
-        }
+        Some(error) if num_samples == num_failed => Err(error),
         _ => Ok(lens.into_iter().map(Option::unwrap_or_default).collect()),
     }
 }

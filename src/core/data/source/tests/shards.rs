@@ -244,6 +244,10 @@ fn a_shard_that_is_gone_costs_its_own_samples() {
     folder.write("n/001.tar", b"junk".repeat(200));
     let source = open(&file).unwrap();
     assert_eq!((source.len(), source.read(2).unwrap_err().reason.contains("not a tar")), (4, true));
+    // Also where the others have a single one.
+    folder.write("n/000.tar", tar(&[("a.txt", b"0")]));
+    assert_eq!(open(&file).unwrap().len(), 3);
+    numbered(&folder, &[2]);
     let list = Paths(vec![folder.path("n/000.tar"), folder.path("n/{001..002}.tar"), folder.path("n/000.tar")]);
     assert_eq!(open(&TrainFile::new(list)).unwrap().len(), 6);
 }
