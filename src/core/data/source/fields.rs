@@ -17,7 +17,8 @@ pub type FieldMap = BTreeMap<String, String>;
 /// # Errors
 /// A field is missing, or not what it must be.
 pub fn crude(mut record: Map<String, Json>) -> Result<Map<String, Json>, DataError> {
-    let texts = record.remove("texts").or_else(|| record.remove("messages")).unwrap_or_default();
+    let texts = record.remove("texts").filter(|texts| !texts.is_null());
+    let texts = texts.or_else(|| record.remove("messages")).unwrap_or_default();
     let Json::Array(texts) = texts else {
         return Err(DataError::Line("missing field `texts`, a list of messages".to_owned()));
     };
@@ -175,9 +176,12 @@ mod tests {
         let record = crude(value.as_object().unwrap().clone()).unwrap();
         assert_eq!((&record["videos"], &record["messages"][0]["role"]), (&json!(["0_a.gif"]), &json!("user")));
         for turn in [json!({"role": "user", "content": "x"}), json!({"from": "human", "value": "x"})] {
-            let value = json!({"texts": [turn], "system": "S"});
-            let record = crude(value.as_object().unwrap().clone()).unwrap();
-            assert_eq!(record["messages"][0], json!({"role": "system", "content": "S"}));
+            let texts = json!({"texts": [turn], "system": "S"});
+            let messages = json!({"texts": null, "messages": [turn], "system": "S"});
+            for value in [texts, messages] {
+                let record = crude(value.as_object().unwrap().clone()).unwrap();
+                assert_eq!(record["messages"][0], json!({"role": "system", "content": "S"}));
+            }
         }
         assert!(crude(Map::new()).is_err());
     }

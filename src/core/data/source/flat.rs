@@ -33,7 +33,9 @@ pub fn of_prompt(mut turn: Json) -> Json {
 pub fn messages(mut record: Map<String, Json>) -> Result<Map<String, Json>, DataError> {
     let missing = |key: &str| DataError::Line(format!("missing field `{key}` (text)"));
     let is_alpaca = has_instruction(&record);
-    if !is_alpaca && record.contains_key("completion") {
+    let is_completed = record.get("completion").is_some_and(|value| !value.is_null());
+    let is_of_swift = !is_alpaca && !is_completed && record.contains_key(NAMES[1][0]);
+    if !is_alpaca && !is_of_swift && record.contains_key("completion") {
         if ["prompt", "completion"].iter().any(|key| record.get(*key).is_some_and(sharegpt::is_sharegpt)) {
             wrap_tools(&mut record);
         }
@@ -46,7 +48,6 @@ pub fn messages(mut record: Map<String, Json>) -> Result<Map<String, Json>, Data
         record.insert("messages".to_owned(), Json::Array(messages));
         return with_system(record);
     }
-    let is_of_swift = !is_alpaca && record.contains_key(NAMES[1][0]);
     let [asked, said] = NAMES[usize::from(is_of_swift)];
     let system = system(&mut record)?;
     let instruction = text(&mut record, asked)?.ok_or_else(|| missing(asked))?;
@@ -105,6 +106,8 @@ mod tests {
             record["instruction"] = Json::Null;
             assert_eq!(read(record).unwrap()["messages"][0]["content"], asked);
         }
+        let of_mixed = json!({"prompt": null, "completion": null, "query": "c", "response": "d"});
+        assert_eq!(read(of_mixed).unwrap()["messages"][0]["content"], "c");
         let turns = json!([{"role": "user", "content": "P"}, {"role": "assistant", "content": "C"}]);
         let pairs =
             [json!({"prompt": "P", "completion": "C"}), json!({"prompt": [turns[0]], "completion": [turns[1]]})];

@@ -15,7 +15,9 @@ use crate::data::file_kind::{FileKind, kind_of};
 /// No turns, a turn without text, a role that is not known, a `system` that is no text.
 pub fn messages(mut record: Map<String, Json>) -> Result<Map<String, Json>, DataError> {
     let wrong = |reason: String| DataError::Line(reason);
-    let turns = ["conversations", "conversation", "messages"].iter().find_map(|key| record.remove(*key));
+    let mut named = ["conversations", "conversation", "messages"].iter();
+    // Rows of tables of mixed layouts have `null` where they have none.
+    let turns = named.find_map(|key| record.remove(*key).filter(|turns| !turns.is_null()));
     let Some(Json::Array(turns)) = turns else {
         return Err(wrong("missing field `conversations`, a list of {\"from\": …, \"value\": …}".to_owned()));
     };
@@ -263,6 +265,8 @@ mod tests {
         }
         let roles = ours.turns.iter().filter(|turn| turn.fields.contains_key("tool_calls")).count();
         assert_eq!((roles, ours.turns[0].tools.len()), (1, 1));
+        let of_mixed = json!({"conversations": null, "messages": [{"from": "human", "value": "Q"}]});
+        assert_eq!(read(of_mixed).unwrap().turns[0].joined_text(), "Q");
         for (value, part) in [
             (json!({"text": "x"}), "conversations"),
             (json!({"conversations": [{"from": "alien", "value": "x"}]}), "\"alien\""),
