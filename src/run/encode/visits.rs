@@ -62,9 +62,12 @@ impl Visits {
 
     /// Returns the next visit. Visits of training are everybody's: see [`Visits::is_own`].
     pub fn next(&self) -> Option<Visit> {
-        let position = self.position.fetch_add(1, Relaxed);
-        let good = position.saturating_sub(self.num_bad.load(Relaxed));
-        if good < self.wanted && position < self.most {
+        // A position that is not wanted yet is left: one that is being read may turn out to be bad.
+        let wanted = |position: u64| {
+            let good = position.saturating_sub(self.num_bad.load(Relaxed));
+            (good < self.wanted && position < self.most).then_some(position + 1)
+        };
+        if let Ok(position) = self.position.fetch_update(Relaxed, Relaxed, wanted) {
             return Some(Visit::Train(SampleId(position)));
         }
         let Share { index, num } = self.share;
@@ -118,5 +121,11 @@ mod tests {
         bad.next();
         bad.bad();
         assert_eq!(all(&bad).iter().filter(|visit| matches!(visit, Visit::Train(_))).count(), 5);
+        // Found to be bad by one thread when another has gone on.
+        let late = visits(Share::WHOLE);
+        let first: Vec<Visit> = std::iter::from_fn(|| late.next()).take(6).collect();
+        assert_eq!(first[4..], [Visit::Train(SampleId(4)), Visit::HeldOut(SampleId::held_out(0, 0))]);
+        late.bad();
+        assert_eq!(late.next(), Some(Visit::Train(SampleId(5))));
     }
 }
