@@ -197,7 +197,7 @@ impl Tokenizer {
     /// # Errors
     /// The tokenizer fails on the text.
     pub fn encode(&self, text: &str) -> Result<Vec<Token>, DataError> {
-        self.run(text, false)
+        self.run(text, false, false)
     }
 
     /// Works like [`Tokenizer::encode`] with what the tokenizer puts around a document: often a token that begins it.
@@ -205,7 +205,16 @@ impl Tokenizer {
     /// # Errors
     /// Fails as [`Tokenizer::encode`] does.
     pub fn encode_document(&self, text: &str) -> Result<Vec<Token>, DataError> {
-        self.run(text, true)
+        self.run(text, true, false)
+    }
+
+    /// Works like [`Tokenizer::encode_document`] for the beginning of a document: without what the tokenizer puts behind one, which some
+    /// end with a token.
+    ///
+    /// # Errors
+    /// Fails as [`Tokenizer::encode`] does.
+    pub fn encode_begin(&self, text: &str) -> Result<Vec<Token>, DataError> {
+        self.run(text, true, true)
     }
 
     /// Returns how many tokens a text has at least, where these are more than `most`, without encoding all of it; `None`: it may have as
@@ -233,10 +242,13 @@ impl Tokenizer {
         Ok((encoding.get_ids().to_vec(), !encoding.get_overflowing().is_empty()))
     }
 
-    fn run(&self, text: &str, add_special: bool) -> Result<Vec<Token>, DataError> {
+    fn run(&self, text: &str, add_special: bool, goes_on: bool) -> Result<Vec<Token>, DataError> {
         let encoding = self.inner.encode(text, add_special).map_err(|error| DataError::Tokenizer(error.to_string()))?;
-        let starts = encoding.get_offsets().iter().map(|offset| offset.0);
-        Ok(encoding.get_ids().iter().zip(starts).map(|(&id, start)| Token { id: i64::from(id), start }).collect())
+        let is_added = encoding.get_special_tokens_mask();
+        let last = is_added.iter().rposition(|added| *added == 0).filter(|_| goes_on);
+        let len = last.map_or(is_added.len(), |last| last + 1);
+        let tokens = encoding.get_ids().iter().zip(encoding.get_offsets()).take(len);
+        Ok(tokens.map(|(&id, offset)| Token { id: i64::from(id), start: offset.0 }).collect())
     }
 
     /// Returns the text of ids, without special tokens, except those around calls of tools; of a model whose answers hold special tokens,
@@ -346,6 +358,30 @@ mod tests {
             assert_eq!(tokenizer.decode(&ids).unwrap(), found);
             assert_eq!(tokenizer.decode_all(&ids).unwrap(), call);
         }
+    }
+
+    #[test]
+    fn the_beginning_of_a_document_has_no_token_that_ends_it() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("tokenizer.json");
+        let special = |token: &str| json!({"SpecialToken": {"id": token, "type_id": 0}});
+        let text = |name: &str| json!({"Sequence": {"id": name, "type_id": 0}});
+        let ids = |token: &str, id: u32| json!({"id": token, "ids": [id], "tokens": [token]});
+        let post_processor = json!({
+            "type": "TemplateProcessing", "special_tokens": {"<s>": ids("<s>", 1), "</s>": ids("</s>", 2)},
+            "single": [special("<s>"), text("A"), special("</s>")], "pair": [text("A"), text("B")],
+        });
+        let model = json!({"type": "WordLevel", "vocab": {"a": 0, "<s>": 1, "</s>": 2}, "unk_token": "a"});
+        let file = json!({"version": "1.0", "truncation": null, "padding": null, "added_tokens": [], "normalizer": null,
+            "pre_tokenizer": null, "post_processor": post_processor, "decoder": null, "model": model});
+        std::fs::write(&path, file.to_string()).unwrap();
+        let tokenizer = Tokenizer::of_file(&path, &json!({"vocab_size": 3})).unwrap();
+        let ids = |tokens: Result<Vec<Token>, DataError>| -> Vec<i64> {
+            tokens.unwrap().iter().map(|token| token.id).collect()
+        };
+        assert_eq!(ids(tokenizer.encode_document("a")), [1, 0, 2]);
+        assert_eq!(ids(tokenizer.encode_begin("a")), [1, 0]);
+        assert_eq!(ids(tokenizer.encode("a")), [0]);
     }
 
     /// A byte is a token here, as is a special token.

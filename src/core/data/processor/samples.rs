@@ -89,9 +89,10 @@ impl Processor {
 
     fn learn_text(&self, id: SampleId, piece: &TextPiece) -> Result<Sample, DataError> {
         let text = &piece.text;
-        let mut tokens = match piece.begins {
-            true => self.tokenizer.encode_document(text)?,
-            false => self.tokenizer.encode(text)?,
+        let mut tokens = match (piece.begins, piece.ends) {
+            (true, true) => self.tokenizer.encode_document(text)?,
+            (true, false) => self.tokenizer.encode_begin(text)?,
+            (false, _) => self.tokenizer.encode(text)?,
         };
         if piece.ends {
             self.end(&mut tokens, text.len())?;
@@ -157,7 +158,7 @@ impl Processor {
     /// The text has no tokens, or cannot be made a sample.
     pub fn text_prompt(&self, id: SampleId, text: &str) -> Result<Sample, DataError> {
         self.expect_room(text)?;
-        let tokens = self.tokenizer.encode_document(text)?;
+        let tokens = self.tokenizer.encode_begin(text)?;
         if tokens.is_empty() {
             return Err(DataError::Line("the prompt is empty: there is no token to continue from".to_owned()));
         }
