@@ -181,8 +181,10 @@ impl Block for Archive {
     }
 }
 
+/// Returns whether a member is a text or a record, by the last of its extensions: a sample may have `question.txt` and `answer.txt`.
 fn is_text(extension: &str) -> bool {
-    matches!(extension, "json" | "txt" | "text")
+    let last = extension.rsplit('.').next().unwrap_or(extension);
+    matches!(last, "json" | "txt" | "text")
 }
 
 /// A GNU long name ends in a zero.
@@ -251,6 +253,8 @@ pub(super) mod tests {
         let record = archive.read(0).unwrap();
         assert_eq!((record.field("n"), &**record.member("0_p.jpg").unwrap()), (Some(&1.into()), &b"J"[..]));
         assert!(record.is_closed && matches!(archive.read(2).unwrap().body, Body::None));
+        let named = open(tar(&[("a.page.txt", b"hello"), ("a.jpg", b"J"), ("a.meta.json", b"{}")])).unwrap();
+        assert_eq!(named.num_bytes(0), 7);
     }
 
     #[test]
