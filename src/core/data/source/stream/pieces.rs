@@ -79,7 +79,8 @@ impl Source {
             (RecordLayout::Tokens, _) => format!("token {:?}", self.key(IDS)),
             (RecordLayout::Text, _) => format!("{:?}", self.key("text")),
             (_, true) => "plain".to_owned(),
-            (_, false) => "text".to_owned(),
+            // Counts that are kept as those of `text` left out members with two extensions.
+            (_, false) => "member".to_owned(),
         };
         let what = format!("{kind} pieces of {most}");
         let known = |unit: &Unit, index: &Index| {
