@@ -19,6 +19,14 @@ pub trait MediaProcessor: Send + Sync {
     /// Its shape is one that the model does not take.
     fn num_image_features(&self, width: usize, height: usize) -> Result<usize, String>;
 
+    /// Returns the fewest features that a picture becomes whose header says this size, in pixels: decoding it may turn it upright.
+    ///
+    /// # Errors
+    /// Its shape is one that the model does not take.
+    fn least_image_features(&self, width: usize, height: usize) -> Result<usize, String> {
+        Ok(self.num_image_features(width, height)?.min(self.num_image_features(height, width)?))
+    }
+
     /// Returns the most features that a picture becomes, but for elongated ones.
     fn max_image_features(&self) -> usize;
 

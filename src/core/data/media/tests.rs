@@ -276,6 +276,20 @@ fn a_picture_that_is_not_cropped_is_squeezed() {
     assert!(unknown.contains("image_encoder.model_type is \"x\""), "{unknown}");
 }
 
+/// A page on its side is cut into twelve tiles, and upright into six.
+#[test]
+fn a_header_tells_the_fewest_features_of_a_picture_that_may_be_turned() {
+    let mut config = json!({"model_type": "internvl_chat", "vision_config": {"patch_size": 8, "image_size": 32}});
+    config["max_dynamic_patch"] = json!(12);
+    let processor = open_with(&config, &json!({}), &json!({})).unwrap().unwrap();
+    let [wide, tall] = [(1416, 1000), (1000, 1416)];
+    let [of_wide, of_tall] = [wide, tall].map(|(width, height)| processor.num_image_features(width, height).unwrap());
+    assert!(of_tall < of_wide, "{of_tall} {of_wide}");
+    for (width, height) in [wide, tall] {
+        assert_eq!(processor.least_image_features(width, height), Ok(of_tall));
+    }
+}
+
 #[test]
 fn internvl_may_do_without_tiles_or_thumbnail() {
     let features = |key: &str, value: bool| {

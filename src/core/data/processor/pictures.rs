@@ -123,7 +123,7 @@ impl Processor {
         let mut num_image_tokens = 0;
         for locator in conversation.images() {
             let (width, height) = header_size(locator, base, &self.loader.limits)?;
-            let num_features = media.num_image_features(width as usize, height as usize);
+            let num_features = media.least_image_features(width as usize, height as usize);
             let named = || locator.display(base);
             num_image_tokens += num_features.map_err(|reason| DataError::image(Path::new(&named()), reason))?;
         }
