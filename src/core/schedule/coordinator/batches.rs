@@ -90,12 +90,25 @@ impl Batches {
     /// # Errors
     /// Fails if the sample fits in no pack.
     pub fn push(&mut self, sample: SampleMeta, cursor: SampleId) -> Result<(), String> {
+        self.push_again(sample, cursor, &VecDeque::new())
+    }
+
+    /// Works like [`Batches::push`] for a sample that a checkpoint held back; `waiting` are those held back that are not taken again yet.
+    ///
+    /// # Errors
+    /// Fails as [`Batches::push`] does.
+    pub fn push_again(
+        &mut self,
+        sample: SampleMeta,
+        cursor: SampleId,
+        waiting: &VecDeque<SampleId>,
+    ) -> Result<(), String> {
         match &mut self.forming {
             Forming::Samples(samples) => {
                 samples.push(sample);
                 if samples.len() == self.size {
                     let batch = Batch::Samples(std::mem::take(samples));
-                    self.ready.push_back(Formed { batch, cursor, held: Vec::new() });
+                    self.ready.push_back(Formed { batch, cursor, held: waiting.iter().copied().collect() });
                 }
             }
             Forming::Packs { packers, packs, num_packs, num_packed, .. } => {
@@ -111,7 +124,7 @@ impl Batches {
                         let batch = Batch::Packs(std::mem::take(packs));
                         // Each packer's are in the order of arrival, which is that of the stream.
                         let held = packers.iter().flat_map(|(_, packer)| packer.held().map(|sample| sample.id));
-                        let mut held: Vec<SampleId> = held.collect();
+                        let mut held: Vec<SampleId> = held.chain(waiting.iter().copied()).collect();
                         held.sort_unstable();
                         self.ready.push_back(Formed { batch, cursor, held });
                     }
@@ -131,6 +144,32 @@ impl Batches {
         match self.forming {
             Forming::Packs { num_packs, num_packed, .. } if num_packs > 0 => num_packed.div_ceil(num_packs),
             _ => 1,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::schedule::PackLimits;
+
+    /// A run may go on with a shorter look-ahead, or with batches of samples: then batches are formed before all samples that its
+    /// checkpoint held back are taken again.
+    #[test]
+    fn samples_that_wait_to_be_taken_again_stay_held() {
+        let packers = vec![(0..1, StreamPacker::new(PackLimits::tokens(10), 2))];
+        let packs = Forming::Packs { packers, look_ahead: 2, packs: Vec::new(), num_packs: 0, num_packed: 0 };
+        for forming in [Forming::Samples(Vec::new()), packs] {
+            let mut batches = Batches { size: 2, forming, ready: VecDeque::new() };
+            let mut waiting: VecDeque<SampleId> = (2..7).map(SampleId).collect();
+            let formed = loop {
+                let sample = SampleMeta::of_tokens(waiting.pop_front().unwrap(), 10, 9);
+                batches.push_again(sample, SampleId(9), &waiting).unwrap();
+                if let Some(formed) = batches.pop() {
+                    break formed;
+                }
+            };
+            assert_eq!((formed.cursor, formed.held), (SampleId(9), [4, 5, 6].map(SampleId).to_vec()));
         }
     }
 }

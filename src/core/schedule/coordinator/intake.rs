@@ -197,7 +197,7 @@ impl Intake {
                 let (source, reason) = (bad.source, bad.reason);
                 format!("{source} was valid when the checkpoint was written, but no longer is: {reason}")
             })?;
-            self.batches.push(sample, SampleId(self.cursor))?;
+            self.batches.push_again(sample, SampleId(self.cursor), &self.held)?;
             return Ok(true);
         }
         let Some(Some(answer)) = self.answered.pop_front_if(|answer| answer.is_some()) else { return Ok(false) };
