@@ -175,7 +175,7 @@ impl Intake {
     /// Moves complete samples in stream order into batches; returns the skipped samples.
     ///
     /// # Errors
-    /// Fails if there are too many bad samples, one is too long where that is an error, or one was good before.
+    /// Fails if there are too many bad samples, or one is too long where that is an error.
     pub fn consume(&mut self) -> (Vec<SkippedSample>, Result<(), String>) {
         let mut skipped = Vec::new();
         let verdict = loop {
@@ -193,11 +193,13 @@ impl Intake {
         if let Some(&position) = self.held.front() {
             let Some(answer) = self.reread.remove(&position.0) else { return Ok(false) };
             self.held.pop_front();
-            let sample = answer.map_err(|bad| {
-                let (source, reason) = (bad.source, bad.reason);
-                format!("{source} was valid when the checkpoint was written, but no longer is: {reason}")
-            })?;
-            self.batches.push_again(sample, SampleId(self.cursor), &self.held)?;
+            match answer {
+                Ok(sample) => self.batches.push_again(sample, SampleId(self.cursor), &self.held)?,
+                Err(bad) => {
+                    let reason = format!("was valid when the checkpoint was written, but no longer is: {}", bad.reason);
+                    self.skip(SkippedSample { reason, ..bad }, skipped)?;
+                }
+            }
             return Ok(true);
         }
         let Some(Some(answer)) = self.answered.pop_front_if(|answer| answer.is_some()) else { return Ok(false) };
@@ -207,13 +209,16 @@ impl Intake {
                 self.skipped.used();
                 self.batches.push(sample, SampleId(self.cursor))?;
             }
-            Err(bad) => {
-                let verdict = if bad.too_long { self.skipped.too_long(&bad) } else { self.skipped.bad(&bad) };
-                skipped.push(bad);
-                verdict?;
-            }
+            Err(bad) => self.skip(bad, skipped)?,
         }
         Ok(true)
+    }
+
+    /// Counts a sample that no batch has, and adds it to `skipped`.
+    fn skip(&mut self, bad: SkippedSample, skipped: &mut Vec<SkippedSample>) -> Result<(), String> {
+        let verdict = if bad.too_long { self.skipped.too_long(&bad) } else { self.skipped.bad(&bad) };
+        skipped.push(bad);
+        verdict
     }
 
     /// Counts a sample that was good and turned out to be bad.
@@ -227,5 +232,29 @@ impl Intake {
     /// Returns the samples of the next step, once there are enough.
     pub fn next_batch(&mut self) -> Option<Formed> {
         self.batches.pop()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::schedule::coordinator::SchedulerState;
+    use crate::schedule::coordinator::trust_tests::spec;
+
+    /// Data may be others now, as `data.on_change` accepts them, or limits: no checkpoint could be gone on from.
+    #[test]
+    fn a_held_sample_that_is_no_longer_good_is_skipped_like_any_other() {
+        let held = [3, 4, 6].map(SampleId);
+        let state = SchedulerState { held: held.to_vec(), ..SchedulerState::at(SampleId(9)) };
+        let mut intake = Intake::new(&CoordinatorSpec { state, ..spec() });
+        assert!(matches!(intake.request(1), Some(Window::Again(positions)) if positions == held));
+        let good = [3, 6].map(|id| SampleMeta::of_tokens(SampleId(id), 10, 9)).to_vec();
+        let (source, reason) = ("a.jsonl:5".to_owned(), "no picture".to_owned());
+        let bad = SkippedSample { id: SampleId(4), source, reason, too_long: false };
+        intake.measured(0, good, vec![bad]).unwrap();
+        let (skipped, verdict) = intake.consume();
+        assert_eq!((verdict, intake.held.len()), (Ok(()), 0));
+        let said: Vec<String> = skipped.iter().map(SkippedSample::to_string).collect();
+        assert_eq!(said, ["a.jsonl:5: was valid when the checkpoint was written, but no longer is: no picture"]);
     }
 }
