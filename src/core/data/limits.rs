@@ -9,6 +9,8 @@ use crate::config::ImageLimits;
 pub const MAX_ASPECT_RATIO: f64 = 200.0;
 /// Memory that one picture may take while it is decoded, and all frames of an animation.
 pub const MAX_PICTURE_BYTES: u64 = 512 << 20;
+/// Bytes of all files of a sample in an archive, or of a pack.
+pub const MAX_SAMPLE_BYTES: u64 = 512 << 20;
 /// Memory that the frames taken of a video may take: 768 frames of 1280×960.
 pub const MAX_VIDEO_BYTES: u64 = 3 << 30;
 

@@ -8,15 +8,15 @@ use tar::{EntryType, Header};
 use super::blob::Blob;
 use super::block::{Block, Body, Record};
 use super::strict;
+use crate::data::limits::MAX_SAMPLE_BYTES;
 
 const HEADER: u64 = 512;
 /// Headers between two files of a sample.
 const MAX_GAP: u64 = 4 << 10;
 /// Files of one archive.
 const MAX_MEMBERS: usize = 8 << 20;
-/// Bytes of one file, and of one sample.
+/// Bytes of one file.
 const MAX_MEMBER_BYTES: u64 = 256 << 20;
-const MAX_SAMPLE_BYTES: u64 = 512 << 20;
 /// Bytes of a name or of extended headers.
 const MAX_NAME_BYTES: u64 = 64 << 10;
 

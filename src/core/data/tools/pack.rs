@@ -16,6 +16,7 @@ use super::shard::{Member, member_name};
 use crate::data::audio::AudioSource;
 use crate::data::dataset::{Dataset, PACKED_ALREADY};
 use crate::data::error::{BadSample, DataError};
+use crate::data::limits::MAX_SAMPLE_BYTES;
 use crate::data::locator::Locator;
 use crate::data::media::{in_folder, is_clip};
 use crate::data::packed::{PackedKind, PackedMedia, PackedSample};
@@ -113,7 +114,7 @@ impl PackJob {
         };
         job.begin(out)?;
         progress(PackProgress::Writes(job.num_samples_of(share)));
-        let work = |index: u64| made(dataset, &packs[index as usize]);
+        let work = |index: u64| made(dataset, &packs[index as usize], MAX_SAMPLE_BYTES);
         let done = job.write(out, share, jobs, work, |_, bad| progress(PackProgress::Written(bad)))?;
         if !done.left_out.is_empty() {
             let left_out = done.left_out.iter().map(|&id| SampleId(id)).collect();
@@ -259,11 +260,11 @@ fn offline(samples: &[(SampleId, SampleSize)], limits: PackLimits) -> Vec<Vec<Sa
     begins.windows(2).map(pack).collect()
 }
 
-/// Returns the members of a pack, without the samples that cannot be read any more.
-fn made(dataset: &Dataset, pack: &[SampleId]) -> Made {
+/// Returns the members of a pack, without the samples that cannot be read any more, and those whose files take it beyond `max_bytes`.
+fn made(dataset: &Dataset, pack: &[SampleId], max_bytes: u64) -> Made {
     let (mut pack, mut made) = (pack.to_vec(), Made::default());
     while !pack.is_empty() {
-        match members(dataset, &pack) {
+        match members(dataset, &pack, max_bytes) {
             Ok(members) => return Made { members: Some(members), ..made },
             Err((id, sample)) => {
                 pack.retain(|other| *other != id);
@@ -275,8 +276,8 @@ fn made(dataset: &Dataset, pack: &[SampleId]) -> Made {
     made
 }
 
-/// Returns the members of a pack.
-fn members(dataset: &Dataset, pack: &[SampleId]) -> Result<Vec<Member>, (SampleId, BadSample)> {
+/// Returns the members of a pack, of at most `max_bytes`.
+fn members(dataset: &Dataset, pack: &[SampleId], max_bytes: u64) -> Result<Vec<Member>, (SampleId, BadSample)> {
     let mut all = PackedSample {
         ids: Vec::new(),
         lens: Vec::new(),
@@ -287,7 +288,7 @@ fn members(dataset: &Dataset, pack: &[SampleId]) -> Result<Vec<Member>, (SampleI
         media: Vec::new(),
         items: Vec::new(),
     };
-    let mut rows = [const { Vec::new() }; 3];
+    let (mut rows, mut largest) = ([const { Vec::new() }; 3], (0_usize, pack[0]));
     for id in pack {
         let bad = |reason: &str| (*id, dataset.bad(id.0, reason.to_owned()));
         let wrong = |error: DataError| bad(&error.to_string());
@@ -308,6 +309,7 @@ fn members(dataset: &Dataset, pack: &[SampleId]) -> Result<Vec<Member>, (SampleI
         all.input_ids.extend(input_ids);
         all.targets.extend(targets);
         all.items.extend(sample.meta.items);
+        let first = all.media.len();
         match content {
             Content::Messages(conversation) => {
                 let sources = &conversation.media[..sample.num_sources];
@@ -322,12 +324,24 @@ fn members(dataset: &Dataset, pack: &[SampleId]) -> Result<Vec<Member>, (SampleI
                 return Err(bad("is a pair of answers, which a run packs itself: leave `data pack` out"));
             }
         }
+        let files = all.media[first..].iter().flat_map(|media| &media.files);
+        largest = largest.max((files.map(|(_, bytes)| bytes.len()).sum(), *id));
     }
     let rows = rows.concat();
     if rows != all.all_position_ids() {
         all.position_ids = Some(rows);
     }
-    Ok(all.members())
+    let members = all.members();
+    let num_bytes: u64 = members.iter().map(|(_, bytes)| bytes.len() as u64).sum();
+    if num_bytes > max_bytes {
+        let (own, id) = largest;
+        let reason = format!(
+            "its files have {own} of the {num_bytes} bytes of its pack, more than the {max_bytes} that are read of one: \
+             make them smaller, or lower data.pack.max_tokens"
+        );
+        return Err((id, dataset.bad(id.0, reason)));
+    }
+    Ok(members)
 }
 
 /// Adds the files of pictures and videos to `into`; of frames, those that the model is shown.
@@ -381,4 +395,36 @@ fn media(
         into.push(packed);
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::{Data, Phase};
+    use crate::data::digits::{Digits, MODEL, compose, write_model};
+    use crate::data::processor::ProcessorOptions;
+    use crate::data::tokenizer_file::read_json;
+
+    /// A reader of shards would refuse the pack with all of its samples.
+    #[test]
+    fn samples_that_make_a_pack_too_large_to_be_read_are_left_out() {
+        let dir = tempfile::tempdir().unwrap();
+        compose(&dir.path().join("data"), &Digits { seed: 4, num_train: 3, num_held_out: 1 }).unwrap();
+        let model = dir.path().join("model");
+        write_model(&model, &MODEL).unwrap();
+        let data = json!({ "train": [{ "path": dir.path().join("data/train.jsonl") }], "pack": { "max_tokens": 900 } });
+        let data: Data = serde_json::from_value(data).unwrap();
+        let config = read_json(&model.join("config.json")).unwrap();
+        let processor = Processor::open(&model, &config, &ProcessorOptions::new(&data, Phase::Sft)).unwrap();
+        let dataset = Dataset::open(&data, processor, 1).unwrap();
+        let pack = [0, 1, 2].map(SampleId);
+        let num_bytes: u64 =
+            made(&dataset, &pack, u64::MAX).members.unwrap().iter().map(|(_, bytes)| bytes.len() as u64).sum();
+        let less = made(&dataset, &pack, num_bytes - 1);
+        assert_eq!((less.members.is_some(), less.left_out.len(), less.bad.len()), (true, 1, 1));
+        let reason = format!("bytes of its pack, more than the {} that are read of one", num_bytes - 1);
+        assert!(less.bad[0].reason.contains(&reason), "{}", less.bad[0]);
+        let none = made(&dataset, &pack, 1);
+        assert_eq!((none.members.is_some(), none.left_out.len()), (false, 3));
+    }
 }
