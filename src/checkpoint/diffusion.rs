@@ -1,7 +1,8 @@
 //! A diffusion model or its adapters in the form that another program reads.
 
 use super::draft::Draft;
-use super::export::{ExportError, Exported, put, text};
+use super::export::{Exported, put, text};
+use super::export_error::ExportError;
 use super::saved_config::kept_in_float32;
 use crate::model::diffusers;
 use loongforge_actors::checkpoint::extras;

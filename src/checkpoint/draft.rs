@@ -1,6 +1,6 @@
 //! Folders that are seen whole or not at all: written beside where they are to be, and moved there.
 
-use super::export::ExportError;
+use super::export_error::ExportError;
 use std::fs::{self, File, Permissions};
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};

@@ -2,57 +2,26 @@
 //! match, the rest carried. Seen whole or not at all.
 
 use super::draft::Draft;
+use super::export_error::ExportError;
 use super::fit::{expect_fit, load_options};
 use super::llava::{BEGINS, CLASS, Llava};
 use super::saved_config::{kept_in_float32, saved_config};
-use crate::model::error::FolderError;
 use crate::model::folder::ModelFolder;
-use crate::model::locate::{BaseError, ModelFolders};
+use crate::model::locate::ModelFolders;
 use loongforge_actors::checkpoint::extras;
-use loongforge_core::checkpoint::{CheckpointError, carried};
+use loongforge_core::checkpoint::carried;
 use loongforge_core::config::glob;
 use loongforge_core::data::{Component, MODEL_INDEX, NAMED_TEMPLATES, is_diffusion, is_fastwam, is_policy};
 use loongforge_core::files;
 use loongforge_core::message::SavedFile;
 use loongforge_core::text::shell_word;
 use loongforge_torch::model::ModelConfig;
+use loongforge_torch::train::Adapters;
 use loongforge_torch::train::hf::{Checkpoint, Dtype, FilesOf, LoadOptions, Rewrite, renamed, rewrite};
-use loongforge_torch::train::{AdapterError, Adapters, WeightsError};
 use serde_json::Value;
 use std::fs::{self, File};
 use std::io;
-use std::path::{Path, PathBuf};
-
-#[derive(Debug, thiserror::Error)]
-pub enum ExportError {
-    #[error(transparent)]
-    Weights(#[from] WeightsError),
-    #[error(transparent)]
-    Carried(#[from] CheckpointError),
-    #[error(transparent)]
-    Base(#[from] BaseError),
-    #[error(transparent)]
-    Folder(#[from] FolderError),
-    #[error(transparent)]
-    Adapter(#[from] AdapterError),
-    #[error("{path}: {source}")]
-    Io { path: PathBuf, source: io::Error },
-    #[error("{path} is not JSON: {source}")]
-    Json { path: PathBuf, source: serde_json::Error },
-    #[error("{out} already exists and is not empty: name another folder")]
-    Exists { out: PathBuf },
-    #[error("{path}: {reason}")]
-    Form { path: PathBuf, reason: String },
-    #[error(
-        "{folder} is a diffusion model, which transformers cannot load: write it with `loongforge checkpoint export {} {} \
-         --format diffusers`, which takes --dtype as well",
-        shell_word(folder),
-        shell_word(out)
-    )]
-    Diffusion { folder: PathBuf, out: PathBuf },
-    #[error("the weights in {folder} are packed ({format}): add --dequantize")]
-    Packed { folder: PathBuf, format: String },
-}
+use std::path::Path;
 
 /// Describes how a folder is written.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -5,6 +5,7 @@ mod diff;
 mod diffusion;
 mod draft;
 mod export;
+mod export_error;
 mod fit;
 mod gguf;
 mod inspect;
@@ -14,7 +15,8 @@ mod verify;
 
 pub use diff::{Difference, TensorDiff, diff};
 pub use diffusion::{Format, export_diffusion};
-pub use export::{Export, ExportError, Exported, export};
+pub use export::{Export, Exported, export};
+pub use export_error::ExportError;
 pub use fit::{FitError, expect_fit, expect_tied_head, load_options};
 pub use gguf::{TensorType as GgufType, export_gguf};
 pub use inspect::inspect;

@@ -1,6 +1,6 @@
 //! JSON files of a model's folder that need not be there.
 
-use crate::checkpoint::export::ExportError;
+use crate::checkpoint::export_error::ExportError;
 use loongforge_core::files;
 use serde_json::Value as Json;
 use std::path::Path;

@@ -27,7 +27,8 @@ mod vocabulary;
 mod word_pieces;
 
 use super::draft::{remove_left, unfinished};
-use super::export::{ExportError, Exported, options_of, told_grown};
+use super::export::{Exported, options_of, told_grown};
+use super::export_error::ExportError;
 use super::fit::expect_fit;
 use super::row_blocks;
 use crate::model::folder::ModelFolder;

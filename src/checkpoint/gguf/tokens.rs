@@ -1,7 +1,7 @@
 //! A tokenizer's files, and the tokens in them.
 
 use super::json_file::read_json;
-use crate::checkpoint::export::ExportError;
+use crate::checkpoint::export_error::ExportError;
 use loongforge_core::data::{DataError, SentencePiece, sentence_pieces, tokenizer_json};
 use serde_json::Value as Json;
 use std::collections::BTreeMap;
