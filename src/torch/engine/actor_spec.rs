@@ -12,13 +12,13 @@ use crate::parallel::FrozenWeights;
 use crate::params;
 use crate::params::{ParamSpec, ParamStore, Sharding};
 use crate::tape::{Policy, Transfers};
-use crate::train::hf::is_adapter;
+use crate::train::hf::{Checkpoint, LoadOptions, Origin, is_adapter, load_weights_from};
 use crate::train::{AdapterFolder, Lanes, TrainState, has_adapter, load_adapter, load_state};
 use loongforge_core::config::{Device, EncoderPool, Part, Placement, Recompute, RunConfig};
 use loongforge_core::engine::{EngineError, urgent_commands};
 use loongforge_core::message::{ActorId, PoolName, Role, StepId, TowerPart};
 use loongforge_core::schedule::PoolSizes;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
 /// The inputs from which an actor's engine is made.
@@ -35,8 +35,8 @@ pub struct EngineSpec {
     pub place: Option<u32>,
     /// Checkpoint to go on from, and the step that comes next.
     pub resume: Option<(PathBuf, StepId)>,
-    /// The checkpoint that an encoder without `resume` takes its weights from where none of them is trained; `None`: those that a run
-    /// begins with.
+    /// The checkpoint that an encoder without `resume` takes those weights from that no other encoder sends it: all where none is trained,
+    /// and frozen ones that lie on the host. `None`: those that a run begins with.
     pub frozen_from: Option<PathBuf>,
     /// The actor's pool has no encoders: it reads features from the pool's `cache_dir`.
     pub reads: bool,
@@ -184,10 +184,7 @@ pub(super) fn settle(spec: &EngineSpec, name: &str, mut state: TrainState) -> Re
     }
     match &spec.resume {
         None => {
-            let is_frozen = !state.is_trained() && !from_base;
-            if let Some(folder) = spec.frozen_from.as_deref().filter(|folder| is_frozen && !is_adapter(folder)) {
-                load_state(&mut state, folder, name, true)?;
-            }
+            take_frozen(&state, spec.frozen_from.as_deref().filter(|_| !from_base))?;
             continue_adapter(spec, name, state.params())?;
             // The optimizer, which was made before, has the values that adapters and norms had until now.
             if spec.config.model.parts().iter().any(|(_, part)| part.lora.is_some()) {
@@ -198,6 +195,16 @@ pub(super) fn settle(spec: &EngineSpec, name: &str, mut state: TrainState) -> Re
     }
     state.refresh_norms()?;
     Ok(state)
+}
+
+/// Fills a pool from the checkpoint in `folder`, where it has weights that no member of the pool sends to one that joins: those are all of
+/// a pool that is not trained, and else the frozen ones on the host. Rounded ones never come from a checkpoint.
+fn take_frozen(state: &TrainState, folder: Option<&Path>) -> Result<(), EngineError> {
+    let params = state.params();
+    let is_sent = state.is_trained() && params.frozen_units().iter().all(|unit| unit.held().rounding.is_some());
+    let Some(folder) = folder.filter(|folder| !is_sent && !is_adapter(folder)) else { return Ok(()) };
+    let options = LoadOptions { keep_rounded: true, ..LoadOptions::default() };
+    Ok(load_weights_from(params, &Origin::whole(Checkpoint::open(folder)?), &options)?)
 }
 
 /// Fills a pool's adapters from the folders that `lora.adapter` names, a part at a time.
@@ -283,8 +290,12 @@ fn wake_autograd(device: tch::Device) -> Result<(), EngineError> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::params::{Held, Init};
+    use crate::train::hf::Shards;
+    use crate::train::{AdamWConfig, save_weights};
     use loongforge_core::config::load_text;
     use loongforge_core::schedule::PoolSize;
+    use tch::Kind;
 
     fn config() -> RunConfig {
         let folder = tempfile::tempdir().unwrap();
@@ -327,5 +338,32 @@ mod tests {
         assert_eq!(device_of(&config, ActorId::encoder(0), Some(&own)), Device::Cpu);
         assert_eq!(device_of(&config, ActorId::foundation(0), Some(&own)), Device::Cuda(None));
         assert_eq!(device_of(&config, ActorId::foundation(0), None), Device::Cuda(None));
+    }
+
+    #[test]
+    fn who_joins_takes_from_a_checkpoint_the_weights_that_no_member_sends() {
+        let folder = tempfile::tempdir().unwrap();
+        let store = |on_host: bool| {
+            let tower = ParamSpec::new("tower.weight", &[4, 3], Init::Normal(0.5)).frozen();
+            let tower = ParamSpec { held: Held { on_host, ..tower.held }, ..tower };
+            let specs = vec![tower, ParamSpec::new("norm", &[3], Init::Ones)];
+            let params = Rc::new(ParamStore::new(specs, Kind::Float, tch::Device::Cpu));
+            FrozenWeights::attach(&params, Some(Rc::new(Transfers::new(tch::Device::Cpu, None).unwrap())));
+            params
+        };
+        let saved = store(false);
+        saved.init_random(1);
+        save_weights(&saved, folder.path(), &Shards::single()).unwrap();
+        let value = |params: &ParamStore| params.value(params.id("tower.weight"));
+        for (is_trained, on_host, is_read) in [(false, false, true), (true, true, true), (true, false, false)] {
+            let params = store(on_host);
+            let adamw = AdamWConfig { betas: [0.9, 0.95], eps: 1e-8, weight_decay: 0.1 };
+            let (group, adamw) = (ProcessGroup::single(), is_trained.then_some(adamw));
+            let state = TrainState::new(params.clone(), group, Lanes::PerReplica, adamw).unwrap();
+            take_frozen(&state, None).unwrap();
+            assert!(value(&params) != value(&saved));
+            take_frozen(&state, Some(folder.path())).unwrap();
+            assert_eq!(value(&params) == value(&saved), is_read, "trained {is_trained}, on the host {on_host}");
+        }
     }
 }
