@@ -27,7 +27,7 @@ use page::watch;
 use serde_json::Value;
 use skipped_samples::SkippedSamples;
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::thread::JoinHandle;
 use step_times::StepTimes;
 use utilization::Utilization;
@@ -117,7 +117,7 @@ impl Report {
             uploader: None,
             max_failures: config.checkpoint.max_failures,
             is_slowed: false,
-            evidence: Evidence::new(dir, config.run.seed).resumed(newest_checkpoint(composition)),
+            evidence: Evidence::new(dir, config.run.seed).resumed(newest_checkpoint(composition, first_step)),
             dir: dir.clone(),
             first_step: None,
             beside: None,
@@ -170,12 +170,16 @@ impl Report {
     }
 }
 
-/// Returns the newest checkpoint on the disk of a run that goes on; `None` of one that begins.
-fn newest_checkpoint(composition: &Composition) -> Option<PathBuf> {
+/// Returns the newest checkpoint on the disk of a run that goes on at `first_step`; `None` of one that begins.
+fn newest_checkpoint(composition: &Composition, first_step: u64) -> Option<PathBuf> {
     let from = composition.resumed_from_disk().map(|resume| resume.checkpoint.clone());
-    // One that goes on from memory.
-    let newest = || latest(&composition.config().checkpoint.dir).ok().flatten();
-    from.or_else(|| composition.resumes().then(newest).flatten())
+    newest_after(from, first_step, &composition.config().checkpoint.dir)
+}
+
+/// Returns the checkpoint that the run was resumed from, or else the newest in `dir` of one that has taken steps: it goes on from memory,
+/// or its scheduler has taken the place of one that died.
+fn newest_after(resumed_from: Option<PathBuf>, first_step: u64, dir: &Path) -> Option<PathBuf> {
+    resumed_from.or_else(|| latest(dir).ok().flatten().filter(|_| first_step > 0))
 }
 
 /// Begins another file for TensorBoard, if it is wanted. TensorBoard then hides the values of earlier files from `first_step` on, and the
@@ -240,5 +244,18 @@ mod tests {
         assert!(has(b"eval/val/loss") && !has(b"eval/earlier/loss"));
         config.log.tensorboard = false;
         assert!(open_tensorboard(&config, 8, &[]).unwrap().is_none());
+    }
+
+    #[test]
+    fn a_run_that_goes_on_has_a_checkpoint_whoever_knows_where_it_began() {
+        let dir = tempfile::tempdir().unwrap();
+        let [own, other] = ["checkpoints/step-00000004", "other/step-00000002"].map(|name| dir.path().join(name));
+        let checkpoints = dir.path().join("checkpoints");
+        let newest = |from: Option<&PathBuf>, first_step| newest_after(from.cloned(), first_step, &checkpoints);
+        assert_eq!(newest(None, 6), None, "it has saved none");
+        std::fs::create_dir_all(&own).unwrap();
+        assert_eq!(newest(None, 6).as_ref(), Some(&own));
+        assert_eq!(newest(Some(&other), 2).as_ref(), Some(&other));
+        assert_eq!(newest(None, 0), None, "it begins");
     }
 }
