@@ -72,7 +72,7 @@ pub struct EvaluateArgs {
     /// Use only the first N samples
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     limit: Option<u64>,
-    /// Fraction of bad samples above which the evaluation fails, as `data.on_bad_sample.max_fraction`
+    /// Fraction of bad samples above which the evaluation fails [default: `data.on_bad_sample.max_fraction`, from 100 samples on]
     #[arg(long, value_name = "FRACTION", value_parser = fraction)]
     max_bad: Option<f64>,
     /// Answer the questions with greedy decoding and count correct answers
@@ -161,6 +161,7 @@ pub fn evaluate(args: EvaluateArgs) -> anyhow::Result<ExitCode> {
         Some(first) => bail!("no sample can be used; the first of {}: {first}", found.bad.len()),
         None => bail!("no token of {} counts in the loss", args.data.join(", ")),
     }
+    args.max_bad.map_or(Ok(()), |max_bad| expect_few_bad(&found, max_bad))?;
     let mut record = found.record(0, "");
     let dtype = if model.kind() == Kind::BFloat16 { "bf16" } else { "f32" };
     if let Some(scoring) = &scoring {
@@ -191,6 +192,19 @@ pub fn evaluate(args: EvaluateArgs) -> anyhow::Result<ExitCode> {
         short(found.tokens_per_second())
     );
     Ok(ExitCode::SUCCESS)
+}
+
+/// Compares the fraction of bad samples with `--max-bad`, however few samples there are: a run's own limit begins at 100.
+fn expect_few_bad(found: &HeldOut, max_bad: f64) -> anyhow::Result<()> {
+    let num_samples = found.samples + found.bad.len() as u64 + found.too_long;
+    match found.bad.first() {
+        Some(first) if found.bad.len() as f64 > max_bad * num_samples as f64 => bail!(
+            "{} of {num_samples} samples are bad, more than --max-bad = {max_bad} allows; the first: {}",
+            found.bad.len(),
+            safe(&first.to_string())
+        ),
+        _ => Ok(()),
+    }
 }
 
 /// Returns how answers are scored; `None` where none are generated.

@@ -113,6 +113,10 @@ fn bad_samples_are_named_and_too_many_are_no_result() {
     assert!(said.out.contains("loss ") && said.out.contains("4 samples of"), "{}", said.out);
     assert!(said.out.contains(", 1 bad sample;"), "{}", said.out);
     assert_eq!(evaluate(&fixture, &["run", "data/some.jsonl"])["bad_samples"][0]["at"], "1");
+    // A limit that is given also holds for few samples.
+    let words = ["1 of 5 samples are bad, more than --max-bad = 0.1 allows; the first: data/some.jsonl:1: "];
+    fixture.fails(&["evaluate", "run", "data/some.jsonl", "--max-bad", "0.1"], 1, &words);
+    fixture.succeeds(&["evaluate", "run", "data/some.jsonl", "--max-bad", "0.2"]);
 
     let first = good.lines().next().unwrap();
     fixture.write("data/many.jsonl", format!("{first}\n").repeat(98) + "no json\nno json\n");
