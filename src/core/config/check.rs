@@ -244,6 +244,12 @@ fn unknown_key<'a>(name: &str, path: &str, keys: impl Iterator<Item = &'a str>, 
 fn other_word(name: &str, path: &str) -> Option<&'static str> {
     match (path, name) {
         (_, "rank") => Some("r"),
+        (_, "frozen") => Some("freeze"),
+        ("model", "vision_tower" | "mm_vision_tower" | "vision_encoder" | "visual" | "vit") => Some("image_encoder"),
+        ("model", "mm_projector" | "multi_modal_projector" | "projector" | "aligner") => Some("image_projector"),
+        ("model", "audio_tower") => Some("audio_encoder"),
+        ("model", "language_model" | "llm") => Some("foundation"),
+        ("pools", "image_encoder" | "vision_tower" | "vision_encoder" | "vit") => Some("encoder"),
         ("data", "path" | "paths" | "file" | "files") => Some("train"),
         ("model", "name" | "path") => Some("load"),
         ("checkpoint", "folder") => Some("dir"),
@@ -319,4 +325,36 @@ fn nearest_of(found: Vec<String>, near: &str) -> Option<String> {
     let shared = |path: &str| path.split('.').zip(near.split('.')).take_while(|(a, b)| a == b).count();
     let is_foundation = |path: &str| path.split('.').any(|part| part == "foundation");
     found.into_iter().min_by_key(|path| (Reverse(shared(path)), path.matches('.').count(), !is_foundation(path)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn parts_of_vision_language_models_are_answered_with_ours() {
+        let words = [
+            ("model", "vision_tower", "image_encoder"),
+            ("model", "mm_projector", "image_projector"),
+            ("model", "audio_tower", "audio_encoder"),
+            ("model", "llm", "foundation"),
+            ("model.image_encoder", "frozen", "freeze"),
+            ("pools", "vision_tower", "encoder"),
+        ];
+        for (path, theirs, ours) in words {
+            assert_eq!(other_word(theirs, path), Some(ours));
+            assert!(keys_called(ours).contains(&join(path, ours)), "{path}.{ours}");
+        }
+    }
+
+    #[test]
+    fn limits_of_media_and_rates_of_parts_are_found_under_the_names_of_other_trainers() {
+        let found = |name| key_called(name, "");
+        assert_eq!(found("vit_lr").as_deref(), Some("pools.encoder.lr"));
+        assert_eq!(found("mm_projector_lr").as_deref(), Some("model.image_projector.lr_ratios"));
+        assert_eq!(found("max_pixels").as_deref(), Some("data.image.max_pixels"));
+        assert_eq!(found("video_max_frames").as_deref(), Some("data.video.max_frames"));
+        assert_eq!(found("max_duration_in_seconds").as_deref(), Some("data.audio.max_seconds"));
+        assert!(remark_on("sampling_rate").is_some_and(|remark| remark.contains("preprocessor_config.json")));
+    }
 }

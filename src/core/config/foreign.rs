@@ -2,7 +2,7 @@
 
 use super::node::join;
 
-/// Names of transformers, TRL, LLaMA-Factory, torchtitan and Megatron-LM; our key; how its value differs from theirs.
+/// Names of transformers, TRL, LLaMA-Factory, ms-swift, VeOmni, LLaVA, Qwen-VL, torchtitan and Megatron-LM; our key; how its value differs from theirs.
 const NAMES: &[(&[&str], &str, &str)] = &[
     (
         &["model_name_or_path", "model_name", "base_model", "pretrained_model_name_or_path", "hf_assets_path"],
@@ -29,7 +29,7 @@ const NAMES: &[(&[&str], &str, &str)] = &[
         "longer samples are skipped; data.pack.too_long: truncate cuts them",
     ),
     (&["truncation"], "data.pack.too_long", "skip or truncate"),
-    (&["packing", "neat_packing"], "data.pack", "samples are always packed"),
+    (&["packing", "neat_packing", "data_packing", "data_flatten"], "data.pack", "samples are always packed"),
     (&["stage", "training_phase"], "train.phase", "sft or pretrain"),
     (&["num_train_epochs", "num_epochs"], "train.epochs", "or train.steps"),
     (&["max_steps", "train_iters", "training_steps", "num_steps"], "train.steps", ""),
@@ -81,9 +81,27 @@ const NAMES: &[(&[&str], &str, &str)] = &[
     (&["lora_dropout"], "model.foundation.lora.dropout", ""),
     (&["lora_target", "lora_target_modules"], "model.foundation.lora.target_modules", "a list"),
     (&["adapter_name_or_path"], "model.foundation.lora.adapter", ""),
-    (&["freeze_vision_tower"], "model.image_encoder.freeze", ""),
-    (&["freeze_multi_modal_projector"], "model.image_projector.freeze", ""),
-    (&["freeze_language_model"], "model.foundation.freeze", ""),
+    (&["freeze_vision_tower", "freeze_vit", "freeze_vision_model"], "model.image_encoder.freeze", ""),
+    (&["tune_mm_vision", "unfreeze_mm_vision_tower"], "model.image_encoder.freeze", "false trains it"),
+    (
+        &["freeze_multi_modal_projector", "freeze_aligner", "freeze_mm_mlp_adapter", "freeze_merger"],
+        "model.image_projector.freeze",
+        "",
+    ),
+    (&["tune_mm_mlp", "tune_mm_mlp_adapter"], "model.image_projector.freeze", "false trains it"),
+    (&["freeze_audio_tower"], "model.audio_encoder.freeze", ""),
+    (&["freeze_language_model", "freeze_llm"], "model.foundation.freeze", ""),
+    (&["tune_mm_llm"], "model.foundation.freeze", "false trains it"),
+    (
+        &["vit_lr", "vision_lr", "vision_tower_lr", "mm_vision_tower_lr"],
+        "pools.encoder.lr",
+        "of towers and their projectors",
+    ),
+    (
+        &["mm_projector_lr", "aligner_lr", "merger_lr"],
+        "model.image_projector.lr_ratios",
+        "such as {\"*\": 10}: relative to the rate of its pool",
+    ),
     (
         &["gradient_checkpointing", "activation_checkpoint", "recompute_granularity", "recompute_activations"],
         "model.foundation.recompute",
@@ -143,7 +161,18 @@ const NAMES: &[(&[&str], &str, &str)] = &[
         "a fraction, such as 0.1",
     ),
     (&["ema_decay", "use_ema"], "train.ema", "a number such as 0.999"),
-    (&["resolution", "max_area", "max_pixels"], "data.image.area", "1024x1024, or a number of pixels"),
+    (&["resolution", "max_area"], "data.image.area", "1024x1024, or a number of pixels"),
+    (&["max_pixels"], "data.image.max_pixels", "of diffusion models data.image.area; of videos data.video.max_pixels"),
+    (&["image_max_pixels"], "data.image.max_pixels", ""),
+    (&["image_min_pixels"], "data.image.min_pixels", ""),
+    (&["video_max_pixels"], "data.video.max_pixels", ""),
+    (&["video_min_pixels"], "data.video.min_pixels", ""),
+    (&["video_fps"], "data.video.fps", ""),
+    (&["video_maxlen", "video_max_frames", "fps_max_frames"], "data.video.max_frames", ""),
+    (&["video_min_frames", "fps_min_frames"], "data.video.min_frames", ""),
+    (&["nframes"], "data.video.max_frames", "with data.video.min_frames for exactly so many"),
+    (&["max_duration", "max_duration_in_seconds", "max_audio_length"], "data.audio.max_seconds", ""),
+    (&["min_duration", "min_duration_in_seconds"], "data.audio.min_seconds", ""),
     (&["bucket_reso_steps"], "data.image.bucket", "a number of pixels; without it pictures keep their shape"),
     (&["num_frames", "target_frames", "frame_buckets"], "data.video.frames", ""),
     (&["frame_extraction", "video_clip_mode"], "data.video.take", "head, middle, sliding, chunks, uniform or whole"),
@@ -218,8 +247,30 @@ const REMARKS: &[(&[&str], &str)] = &[
     ),
     (&["dataset_dir"], "leave it out: `data.train` names each file with its folder"),
     (
-        &["media_dir", "image_folder", "video_folder", "dataset_base_path"],
+        &[
+            "media_dir",
+            "image_folder",
+            "image_dir",
+            "video_folder",
+            "video_dir",
+            "audio_folder",
+            "audio_dir",
+            "dataset_base_path",
+        ],
         "name the folder of the pictures with its data set: `data.train: [{ path: FILE, media_dir: FOLDER }]`",
+    ),
+    (
+        &["data.train.data_path", "data.train.dataset_path", "data.train.annotation_path"],
+        "`path` is the file or folder of a data set: `data.train: [{ path: FILE }]`",
+    ),
+    (
+        &["sampling_rate", "sample_rate", "target_sample_rate"],
+        "leave it out: recordings are converted to the rate of the model's preprocessor_config.json, and to one channel",
+    ),
+    (&["image_aspect_ratio"], "leave it out: pictures are resized as the preprocessor_config.json of the model says"),
+    (
+        &["group_by_length", "group_by_modality_length"],
+        "leave it out: samples are packed without padding, and packs are balanced over replicas",
     ),
     (
         &["episodes", "exclude_episodes"],
@@ -315,6 +366,9 @@ mod tests {
     #[test]
     fn keys_of_a_data_set_are_shown_with_it() {
         assert!(remark("image_folder", "data").is_some_and(|remark| remark.contains("media_dir: FOLDER")));
+        assert!(remark("audio_dir", "data.train.0").is_some_and(|remark| remark.contains("media_dir: FOLDER")));
+        assert!(remark("data_path", "data.train.0").is_some_and(|remark| remark.starts_with("`path` is")));
+        assert_eq!(remark("data_path", ""), None);
         assert!(remark("episodes", "data").is_some_and(|remark| remark.contains("episodes: [0-99")));
         assert!(remark("max_samples", "data").is_some_and(|remark| remark.contains("max_samples: 1000")));
     }
