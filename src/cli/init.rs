@@ -23,6 +23,24 @@ Examples:
   loongforge init arm.yaml --model lerobot/smolvla_base --data my_robot/ --method full
 The file has comments; `loongforge check my.yaml` then checks it against model, data and machine.";
 
+/// Keys of a `config.json` that describe the parts of a model that see or hear.
+const TOWER_KEYS: [&str; 3] = ["vision_config", "audio_config", "thinker_config"];
+/// Parts of the names of models that see or hear.
+const TOWER_NAMES: [&str; 12] = [
+    "-vl",
+    "llava",
+    "internvl",
+    "smolvlm",
+    "paligemma",
+    "florence",
+    "idefics",
+    "minicpm-v",
+    "-audio",
+    "-omni",
+    "-asr",
+    "voxtral",
+];
+
 #[derive(Args)]
 #[command(after_help = EXAMPLES)]
 pub struct InitArgs {
@@ -38,7 +56,7 @@ pub struct InitArgs {
     /// Train adapters, adapters on 4-bit weights, or all weights
     #[arg(long)]
     method: Option<Method>,
-    /// Kind of the model [default: by its folder and the samples, else text]
+    /// Kind of the model [default: by its folder or name and the samples, else text]
     #[arg(long, value_enum)]
     kind: Option<Kind>,
     /// Number of GPUs of the run [default: what this machine has, a GPU or the CPU]
@@ -79,7 +97,11 @@ pub fn init(args: InitArgs) -> anyhow::Result<ExitCode> {
     let found = counted.as_ref().ok().copied().flatten();
     let num_samples = found.map(|(count, _)| count);
     let format = found.map_or("", |(_, format)| format);
-    let kind = named.unwrap_or_else(|| Kind::of_format(format));
+    let kind = named.unwrap_or_else(|| match Kind::of_format(format) {
+        Kind::Policy => Kind::Policy,
+        _ if sees_or_hears(&model) => Kind::Multimodal,
+        kind => kind,
+    });
     let makes_clips = !makes_pictures(&model, pipeline.as_deref());
     let learns = Learns::of_format(format);
     let choices = Choices { name, model, data, method, kind, makes_clips, gpus, num_samples, learns };
@@ -122,6 +144,18 @@ fn pipeline_of(model: &str) -> Option<String> {
 fn makes_pictures(model: &str, pipeline: Option<&str>) -> bool {
     let name = pipeline.unwrap_or(model).to_ascii_lowercase().replace(['-', '_'], "");
     name.contains("qwenimage")
+}
+
+/// Returns whether a model sees pictures or hears sound: by the config in its folder, else by its name.
+fn sees_or_hears(model: &str) -> bool {
+    let config = files::read(&Path::new(model).join("config.json"), files::MAX_TEXT_BYTES).ok();
+    match config.and_then(|text| serde_json::from_slice::<serde_json::Value>(&text).ok()) {
+        Some(config) => TOWER_KEYS.iter().any(|key| config[*key].is_object()),
+        None => {
+            let name = model.to_ascii_lowercase().replace('_', "-");
+            TOWER_NAMES.iter().any(|part| name.contains(*part))
+        }
+    }
 }
 
 /// Replaces the file: an old one is there until the new one is whole.
@@ -176,6 +210,23 @@ mod tests {
         assert!(makes_pictures(folder, pipeline.as_deref()), "{pipeline:?}");
         assert!(makes_pictures("Qwen/Qwen-Image-2512", None) && !makes_pictures("qwen-image", Some("WanPipeline")));
         assert!(!makes_pictures("Wan-AI/Wan2.1-T2V-1.3B-Diffusers", None));
+    }
+
+    #[test]
+    fn models_that_see_or_hear_are_known_by_their_config_or_name() {
+        let dir = tempfile::tempdir().unwrap();
+        let folder = dir.path().to_str().unwrap();
+        for (config, sees) in [
+            (r#"{"model_type": "qwen3", "vision_config": null}"#, false),
+            (r#"{"model_type": "qwen2_5_vl", "vision_config": {"depth": 2}}"#, true),
+            (r#"{"model_type": "qwen2_audio", "audio_config": {}}"#, true),
+            ("[]", false),
+        ] {
+            std::fs::write(dir.path().join("config.json"), config).unwrap();
+            assert_eq!(sees_or_hears(folder), sees, "{config}");
+        }
+        assert!(sees_or_hears("Qwen/Qwen2.5-VL-3B-Instruct") && sees_or_hears("llava-hf/llava-1.5-7b-hf"));
+        assert!(sees_or_hears("Qwen/Qwen2-Audio-7B") && !sees_or_hears("Qwen/Qwen3-0.6B"));
     }
 
     #[test]

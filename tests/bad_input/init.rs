@@ -71,3 +71,14 @@ fn the_kind_of_a_model_is_that_of_its_folder_or_its_samples() {
         assert!(text.contains("caption_dropout") && text.contains("  video: {") == makes_clips, "{model}: {text}");
     }
 }
+
+#[test]
+fn parts_that_can_be_frozen_are_named_for_a_model_that_sees() {
+    let fixture = Fixture::trained();
+    for (model, sees) in [(CHECKPOINT, true), ("Qwen/Qwen2.5-VL-3B-Instruct", true), ("Qwen/Qwen3-0.6B", false)] {
+        let words =
+            ["init", "my.yaml", "--model", model, "--data", "data/train.jsonl", "--method", "full", "--overwrite"];
+        fixture.succeeds(&words);
+        assert_eq!(fixture.read("my.yaml").contains("# image_encoder: { freeze: true }"), sees, "{model}");
+    }
+}
