@@ -45,6 +45,16 @@ pub struct Defaults {
     pub max_frames: usize,
 }
 
+/// Says which limit the run sets without the other one, so that the file's, or that of the model's family, contradicts it.
+pub fn set_alone(limits: (Option<usize>, Option<usize>), (min, max): (&str, &str)) -> String {
+    let (set, beside) = match limits {
+        (None, Some(_)) => (max, min),
+        (Some(_), None) => (min, max),
+        _ => return String::new(),
+    };
+    format!("; the run sets {set} alone: set {beside} beside it")
+}
+
 impl Sampling {
     /// Samples so many frames from the first to the last, or all where there are fewer.
     pub fn evenly(num_frames: usize) -> Self {
@@ -75,8 +85,9 @@ impl Sampling {
             return Err(settings.wrong(format!("fps must be a finite number above 0, found {fps}")));
         }
         if max_frames == 0 || min_frames > max_frames {
+            let alone = set_alone((limits.min_frames, limits.max_frames), ("min_frames", "max_frames"));
             return Err(settings.wrong(format!(
-                "min_frames ({min_frames}) must not exceed max_frames ({max_frames}), which must be above 0"
+                "min_frames ({min_frames}) must not exceed max_frames ({max_frames}), which must be above 0{alone}"
             )));
         }
         Ok(sampling)
@@ -173,4 +184,23 @@ fn ends(total: usize, num: usize) -> Vec<usize> {
     let last = total.saturating_sub(1) as f64;
     let step = last / num.saturating_sub(1).max(1) as f64;
     (0..num).map(|index| (index as f64 * step).round_ties_even().min(last) as usize).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_number_of_frames_that_the_run_sets_alone_is_told() {
+        let settings = Settings::parse(serde_json::json!({}), "dir/video.json".into()).unwrap();
+        let new = |limits: VideoLimits| {
+            let defaults = Defaults { fps: 2.0, num_frames: None, min_frames: 4, max_frames: 768 };
+            Sampling::new(&settings, &limits, Spread::Fractional, defaults)
+        };
+        let error = new(VideoLimits { max_frames: Some(2), ..VideoLimits::default() }).unwrap_err().to_string();
+        assert!(error.contains("dir/video.json: min_frames (4) must not exceed max_frames (2)"), "{error}");
+        assert!(error.ends_with("the run sets max_frames alone: set min_frames beside it"), "{error}");
+        let both = VideoLimits { min_frames: Some(1), max_frames: Some(2), ..VideoLimits::default() };
+        assert_eq!(new(both).unwrap().max_frames, 2);
+    }
 }

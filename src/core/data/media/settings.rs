@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use serde::Deserialize;
 use serde_json::Value as Json;
 
+use super::sampling::set_alone;
 use crate::data::error::DataError;
 use crate::data::tokenizer_file::{read_json, read_json_if_exists};
 
@@ -251,7 +252,8 @@ impl Settings {
         let min = limits.0.or(self.min_pixels).or(sides.shortest_edge).or(sides.min_pixels).unwrap_or(default.0);
         let max = limits.1.or(self.max_pixels).or(sides.longest_edge).or(sides.max_pixels).unwrap_or(default.1);
         if min > max {
-            return Err(self.wrong(format!("min_pixels ({min}) must not exceed max_pixels ({max})")));
+            let alone = set_alone(limits, ("min_pixels", "max_pixels"));
+            return Err(self.wrong(format!("min_pixels ({min}) must not exceed max_pixels ({max}){alone}")));
         }
         Ok((self.positive("min_pixels", Some(min), min)?, max))
     }
@@ -429,6 +431,8 @@ mod tests {
         let json = serde_json::json!({"min_pixels": 5, "max_pixels": 9, "size": {"shortest_edge": 2}});
         let settings = Settings::parse(json, "a".into()).unwrap();
         assert_eq!(settings.pixels((None, Some(7)), (1, 2)).unwrap(), (5, 7));
+        let error = settings.pixels((None, Some(4)), (1, 2)).unwrap_err().to_string();
+        assert!(error.contains("the run sets max_pixels alone: set min_pixels beside it"), "{error}");
         assert_eq!(settings.rescale_factor(), 1.0 / 255.0);
     }
 }
