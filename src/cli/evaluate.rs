@@ -1,7 +1,7 @@
 //! `loongforge evaluate`: loss on held-out samples, and scores of generated answers.
 
 use super::UsageError;
-use super::data::{format, fraction};
+use super::data::{described, format, fraction};
 use super::decode_worker::decoder;
 use super::forecast::count;
 use crate::eval::answers::Asking;
@@ -158,7 +158,7 @@ pub fn evaluate(args: EvaluateArgs) -> anyhow::Result<ExitCode> {
         None if found.too_long > 0 => {
             bail!("all samples are longer than {} tokens (--max-tokens)", data.pack.max_tokens)
         }
-        Some(first) => bail!("no sample can be used; the first of {}: {first}", found.bad.len()),
+        Some(first) => bail!("no sample can be used; the first of {}: {}", found.bad.len(), described(first)),
         None => bail!("no token of {} counts in the loss", args.data.join(", ")),
     }
     args.max_bad.map_or(Ok(()), |max_bad| expect_few_bad(&found, max_bad))?;
@@ -201,7 +201,7 @@ fn expect_few_bad(found: &HeldOut, max_bad: f64) -> anyhow::Result<()> {
         Some(first) if found.bad.len() as f64 > max_bad * num_samples as f64 => bail!(
             "{} of {num_samples} samples are bad, more than --max-bad = {max_bad} allows; the first: {}",
             found.bad.len(),
-            safe(&first.to_string())
+            described(first)
         ),
         _ => Ok(()),
     }
@@ -260,7 +260,7 @@ fn answers(
     let (answers, bad) = result?;
     if let Some(first) = bad.first() {
         let bad = count(bad.len(), "question");
-        console.line(&format!("{bad} cannot be used; the first: {}", safe(&first.to_string())));
+        console.line(&format!("{bad} cannot be used; the first: {}", described(first)));
     }
     if let Some(path) = &args.hypotheses {
         let line = |answer: &ScoredAnswer| {

@@ -11,7 +11,7 @@ use loongforge_core::config::{
     self, EpisodeRange, Format, Learn, Loaded, ModelKind, Phase, SandboxMode, Select, Template, TooLong, TrainFile,
 };
 use loongforge_core::data::tools::{self, Inputs};
-use loongforge_core::data::{Learned, MediaDecoder, PolicyOptions, ProcessorOptions, SampleMaker};
+use loongforge_core::data::{BadSample, Learned, MediaDecoder, PolicyOptions, ProcessorOptions, SampleMaker};
 use loongforge_core::observe::{Console, safe};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -252,6 +252,15 @@ pub fn jobs(jobs: Option<usize>) -> usize {
 /// Fails if no format has this name.
 pub fn format(text: &str) -> Result<Format, String> {
     serde_json::from_value(text.into()).map_err(|error| error.to_string())
+}
+
+/// Returns a bad sample and its reason, without what would change the terminal, and where its files are looked for if one is not there.
+pub fn described(bad: &BadSample) -> String {
+    let told = safe(&bad.to_string());
+    match bad.reason.contains("No such file or directory") {
+        true => format!("{told}; files are looked for in the folder of their list, or in --media-dir"),
+        false => told,
+    }
 }
 
 /// Reads which samples are kept of a set with too many, by its name in `data.train`.

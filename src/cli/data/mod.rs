@@ -25,7 +25,7 @@ use loongforge_core::data::DataError;
 use std::process::ExitCode;
 
 use fraction::verdict;
-pub(super) use input::format;
+pub(super) use input::{described, format};
 
 use super::{UsageError, environment, tell_ignored};
 

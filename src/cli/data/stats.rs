@@ -1,10 +1,10 @@
 //! `loongforge data stats`: length statistics of samples.
 
-use super::input::{InputArgs, ModelArgs, print_notes};
+use super::input::{InputArgs, ModelArgs, described, print_notes};
 use clap::Args;
 use loongforge_core::data::lerobot::{self, Set};
 use loongforge_core::data::tools::{self, Histogram};
-use loongforge_core::observe::{Bar, Console, safe};
+use loongforge_core::observe::{Bar, Console};
 use loongforge_core::text::counted;
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -71,7 +71,7 @@ pub fn stats(args: StatsArgs) -> anyhow::Result<ExitCode> {
         println!("{}; a run skips them", tools::too_long_text(stats.too_long, all, all, max_tokens));
     }
     if let Some(first) = stats.bad.first() {
-        println!("the first bad sample: {}", safe(&first.to_string()));
+        println!("the first bad sample: {}", described(first));
     }
     // A language model's data have no pictures.
     for (name, histogram) in stats.histograms.iter().filter(|(_, histogram)| histogram.max() > 0) {

@@ -1,6 +1,6 @@
 //! `loongforge data verify`: reads and decodes every sample.
 
-use super::input::{InputArgs, ModelArgs, print_notes};
+use super::input::{InputArgs, ModelArgs, described, print_notes};
 use super::{fraction, verdict};
 use clap::Args;
 use loongforge_core::data::tools::{self, list_bad};
@@ -46,7 +46,9 @@ pub fn verify(args: VerifyArgs) -> anyhow::Result<ExitCode> {
             Some(bad) if bad.too_long => too_long += 1,
             Some(bad) => {
                 if all.len() < SHOWN {
-                    console.line(&safe(&bad.to_string()));
+                    // Of many files that are not there, the first says where they are looked for.
+                    let told = if all.is_empty() { described(&bad) } else { safe(&bad.to_string()) };
+                    console.line(&told);
                 }
                 all.push(bad);
             }
