@@ -70,11 +70,14 @@ enum Action {
         json: bool,
     },
     /// Write the model of a checkpoint as a Hugging Face folder; adapters (LoRA) are merged into their base
-    #[command(after_help = "\
+    #[command(
+        visible_alias = "merge",
+        after_help = "\
 Examples:
   loongforge checkpoint export-hf runs/my/checkpoints/step-00000500 my-model --dtype bf16
   loongforge checkpoint export-hf runs/my-lora/checkpoints/step-00000500 merged
-  loongforge checkpoint export-hf some-peft-adapter merged --base Qwen/Qwen3-0.6B")]
+  loongforge checkpoint export-hf some-peft-adapter merged --base Qwen/Qwen3-0.6B"
+    )]
     ExportHf {
         /// Checkpoint, run (its newest checkpoint), Hugging Face folder, or hub id org/name[@revision]
         #[arg(value_name = "CHECKPOINT")]

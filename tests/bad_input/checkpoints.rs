@@ -30,7 +30,9 @@ fn whole_checkpoints_are_shown_verified_and_exported() {
     let rounded = fixture.start(&["checkpoint", "diff", CHECKPOINT, "out"]);
     assert!(rounded.code == 1 && rounded.out.contains("different"), "{}", rounded.out);
     fixture.succeeds(&["checkpoint", "diff", CHECKPOINT, "out", "--tolerance", "0.01"]);
-    fixture.fails(&["checkpoint", "export-hf", CHECKPOINT, "out"], 2, &["out already exists"]);
+    for name in ["export-hf", "merge"] {
+        fixture.fails(&["checkpoint", name, CHECKPOINT, "out"], 2, &["out already exists"]);
+    }
     let file = ["a folder is written, and no .gguf file", "loongforge checkpoint export-gguf"];
     fixture.fails(&["checkpoint", "export-hf", CHECKPOINT, "out.gguf"], 2, &file);
     let gguf = ["checkpoint", "export-gguf", CHECKPOINT, "out.gguf", "--dtype", "q8_0"];
