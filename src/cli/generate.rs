@@ -102,6 +102,10 @@ pub fn generate(args: GenerateArgs) -> anyhow::Result<ExitCode> {
         false => reader.question(&prompt, &files),
     };
     let question = question.map_err(UsageError::of_any)?;
+    let processor = reader.processor();
+    for unplaced in without_files(&prompt, &files, processor.media_processor().is_some(), processor.hears()) {
+        eprintln!("warning: {unplaced}");
+    }
     let room = room(&reader.model().folder().json, question.input_ids.len(), args.max_new_tokens, MAX_NEW_TOKENS)
         .map_err(|no_room| UsageError::new(format!("the prompt has {no_room}: see --max-new-tokens")))?;
     let wanted = Wanted { goes_on: is_raw, ..args.choosing.wanted(room, 0) };
@@ -127,6 +131,22 @@ pub fn generate(args: GenerateArgs) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
+/// Returns what is said of each placeholder in a prompt that is read as text, as no file is given for it, though the model takes such
+/// files.
+fn without_files(prompt: &str, files: &Files<'_>, sees: bool, hears: bool) -> Vec<String> {
+    let kinds = [
+        ("<image>", "--image", sees && files.images.is_empty()),
+        ("<video>", "--video", sees && files.videos.is_empty()),
+        ("<audio>", "--audio", hears && files.recordings.is_empty()),
+    ];
+    let unplaced = kinds.into_iter().filter(|(placeholder, _, has_none)| *has_none && prompt.contains(*placeholder));
+    unplaced
+        .map(|(placeholder, option, _)| {
+            format!("{placeholder} in the prompt is read as text: {option} FILE is missing")
+        })
+        .collect()
+}
+
 /// Reads a prompt from standard input.
 fn prompt_of(input: impl Read) -> anyhow::Result<String> {
     let mut bytes = Vec::new();
@@ -148,6 +168,18 @@ mod tests {
         assert!(prompt_of(&b"\xff"[..]).unwrap_err().to_string().contains("standard input"));
         let error = prompt_of(std::io::repeat(b'x')).unwrap_err();
         assert!(error.is::<UsageError>() && error.to_string().contains("more than 16777216 bytes"), "{error}");
+    }
+
+    #[test]
+    fn placeholders_without_files_are_told_where_the_model_takes_such_files() {
+        let picture = [PathBuf::from("a.png")];
+        let told = |prompt: &str, images: &[PathBuf], sees: bool, hears: bool| {
+            without_files(prompt, &Files { images, videos: &[], recordings: &[] }, sees, hears)
+        };
+        let both = told("<image> and <audio>", &[], true, true);
+        assert_eq!(both[0], "<image> in the prompt is read as text: --image FILE is missing");
+        assert_eq!((both.len(), told("<image>", &picture, true, true).len()), (2, 0));
+        assert_eq!(told("<audio src=a> <video>", &[], false, true), Vec::<String>::new());
     }
 
     #[test]

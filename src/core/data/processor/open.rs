@@ -173,6 +173,11 @@ impl Processor {
         self.towers.vision.as_deref()
     }
 
+    /// Returns whether the model hears recordings.
+    pub fn hears(&self) -> bool {
+        self.towers.audio.is_some()
+    }
+
     /// Returns the rules of samples of a model whose encoder reads the prompt and whose decoder writes the answer; `None`: one decoder
     /// does both.
     pub fn encoder_decoder(&self) -> Option<&EncoderDecoder> {
