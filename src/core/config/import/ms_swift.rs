@@ -347,7 +347,6 @@ fn towers(sheet: &mut Sheet, sees: bool, has_adapters: bool) {
         );
     }
     sheet.copy_number("vit_lr", "pools.encoder.lr");
-    sheet.missing("pools.encoder.lr is the rate of tower and projector", &["aligner_lr"]);
 }
 
 fn adapters(sheet: &mut Sheet, has_adapters: bool) {

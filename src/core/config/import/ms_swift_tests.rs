@@ -227,6 +227,24 @@ fn parts_layout_and_frozen_precision_arrive() {
 }
 
 #[test]
+fn a_projector_has_a_rate_of_its_own_beside_that_of_its_tower() {
+    let found = |options: &str| {
+        let imported = of("sft", &format!("--tuner_type full --learning_rate 0.25 --freeze_vit false {options}"));
+        assert_eq!(missing(&imported), Vec::<&str>::new());
+        let config = json_of(&imported);
+        let ratio = config["model"]["image_projector"]["lr_ratios"]["*"].as_f64();
+        (config["pools"]["encoder"]["lr"].as_f64(), ratio)
+    };
+    let trained = |options: &str| found(&format!("--freeze_aligner false {options}"));
+    assert_eq!(trained(""), (None, None));
+    assert_eq!(trained("--aligner_lr 0.5"), (None, Some(2.0)));
+    // Without a rate of its own it has that of the run.
+    assert_eq!(trained("--vit_lr 0.125"), (Some(0.125), Some(2.0)));
+    assert_eq!(trained("--vit_lr 0.125 --aligner_lr 0.125"), (Some(0.125), None));
+    assert_eq!(found("--freeze_aligner true --vit_lr 0.125 --aligner_lr 0.5"), (Some(0.125), None));
+}
+
+#[test]
 fn a_path_that_ends_like_a_program_is_none() {
     let options = "--model a/b --dataset c.jsonl --gradient_accumulation_steps 3";
     let of = |line: &str| {

@@ -17,6 +17,22 @@ pub(super) fn read(sheet: &mut Sheet, has_adapters: bool) {
     run(sheet);
 }
 
+/// Gives a trained projector its rate: theirs is the run's unless `aligner_lr` is there, ours that of the tower's pool.
+fn projector_rate(sheet: &mut Sheet) {
+    const RATIOS: &str = "model.image_projector.lr_ratios";
+    if sheet.ours("model.image_projector.freeze") != Some(&Value::Bool(false)) {
+        return sheet.settled("the projector is frozen", &["aligner_lr"]);
+    }
+    let Some(usual) = sheet.set_number("train.lr") else { return };
+    let pool = sheet.set_number("pools.encoder.lr").unwrap_or(usual);
+    let own = sheet.number("aligner_lr").unwrap_or(usual);
+    let ratio = own / pool;
+    if ratio.is_finite() && own != pool {
+        sheet.set(RATIOS, json!({ "*": ratio }));
+    }
+    sheet.arrived("aligner_lr", RATIOS);
+}
+
 /// Translates the rate, whose default depends on what is trained, and the optimizer.
 fn rates(sheet: &mut Sheet, has_adapters: bool) {
     let lr = if has_adapters { 1e-4 } else { 1e-5 };
@@ -26,6 +42,7 @@ fn rates(sheet: &mut Sheet, has_adapters: bool) {
     sheet.scheduler("lr_scheduler_type", "cosine", lr);
     sheet.set("train.lr", lr);
     sheet.copy_number("learning_rate", "train.lr");
+    projector_rate(sheet);
     sheet.duration("num_train_epochs", 3.0);
     sheet.optimizer("optim");
     sheet.set("train.optimizer.weight_decay", decay);
