@@ -12,7 +12,7 @@ use crate::data::file_kind::{FileKind, kind_of};
 /// Holds where each field of a sample is found.
 pub type FieldMap = BTreeMap<String, String>;
 
-/// Returns a crude sample: `texts` are messages; `name` lists members; `images`, `videos` and `audios` go before it.
+/// Returns a crude sample: `texts` are messages, or questions with answers (`user`, `assistant`); `name` lists members; `images`, `videos` and `audios` go before it.
 ///
 /// # Errors
 /// A field is missing, or not what it must be.
@@ -36,8 +36,22 @@ pub fn crude(mut record: Map<String, Json>) -> Result<Map<String, Json>, DataErr
         record.insert("conversations".to_owned(), Json::Array(texts));
         return super::sharegpt::messages(record);
     }
+    let pairs = texts.iter().map(asked).collect::<Option<Vec<_>>>().filter(|pairs| !pairs.is_empty());
+    if let Some(pairs) = pairs {
+        record.insert("messages".to_owned(), pairs.into_iter().flatten().collect());
+        let mut record = super::beside::with_system(record)?;
+        super::sharegpt::place_files(&mut record);
+        return Ok(record);
+    }
     record.insert("messages".to_owned(), Json::Array(texts));
     super::beside::with_system(record)
+}
+
+/// Returns the messages of a question with its answer, as The Cauldron and FineVision have them; `None`: the turn is something else.
+fn asked(turn: &Json) -> Option<[Json; 2]> {
+    let (user, assistant) = (turn.get("user")?.as_str()?, turn.get("assistant")?.as_str()?);
+    let messages = [json!({ "role": "user", "content": user }), json!({ "role": "assistant", "content": assistant })];
+    turn.get("role").is_none().then_some(messages)
 }
 
 /// Names by kind: a list, a map of lists, one name.
@@ -184,5 +198,23 @@ mod tests {
             }
         }
         assert!(crude(Map::new()).is_err());
+    }
+
+    #[test]
+    fn questions_with_answers_become_messages_after_their_pictures() {
+        let messages = |texts: Json, images: Json| {
+            let value = json!({"texts": texts, "images": images});
+            let record = crude(value.as_object().unwrap().clone()).unwrap();
+            let turns = record["messages"].as_array().unwrap();
+            let shown = turns.iter().map(|turn| format!("{}: {}", turn["role"], turn["content"]).replace('"', ""));
+            shown.collect::<Vec<_>>()
+        };
+        let asked =
+            json!([{"user": "Who?", "assistant": "me", "source": "a"}, {"user": "Where?", "assistant": "here"}]);
+        let read = ["user: <image>\\n<image>\\nWho?", "assistant: me", "user: Where?", "assistant: here"];
+        assert_eq!(messages(asked.clone(), json!(["a.png", "b.png"])), read);
+        assert_eq!(messages(asked, json!([]))[0], "user: Who?");
+        let placed = json!([{"user": "In <image>?", "assistant": "yes"}]);
+        assert_eq!(messages(placed, json!(["a.png"])), ["user: In <image>?", "assistant: yes"]);
     }
 }
