@@ -131,6 +131,16 @@ fn notes(template: &ChatTemplate, turns: &[Turn], text: &str, asks: bool) -> Vec
                 .to_owned(),
         );
     }
+    let is_tagged = |turn: &Turn| {
+        let text = turn.joined_text();
+        text.split_once("<img>").is_some_and(|(_, rest)| rest.contains("</img>"))
+    };
+    if turns.iter().any(is_tagged) {
+        notes.push(
+            "have a name in <img>…</img>, which is read as text: write <image> in its place, and the file in `images`"
+                .to_owned(),
+        );
+    }
     let kwargs: BTreeSet<&String> = turns.iter().flat_map(|turn| turn.kwargs.keys()).collect();
     let unknown = kwargs.into_iter().filter(|key| !template.knows(key));
     notes.extend(
@@ -201,6 +211,18 @@ mod tests {
             let expected = format!("have messages of the role {role:?}, which the chat template does not render");
             assert_eq!(told(&own, role), [expected]);
         }
+    }
+
+    #[test]
+    fn files_in_tags_of_the_first_qwen_vl_are_told() {
+        let template = ChatTemplate::new("{% for m in messages %}{{ m.content }}{% endfor %}", &Json::Null).unwrap();
+        let told = |text: &str| {
+            let turns = [Turn::text("user", text), Turn::text("assistant", "a")];
+            notes(&template, &turns, &template.render(&turns).unwrap(), false)
+        };
+        let tagged = told("Picture 1: <img>a.jpg</img>\nWho?");
+        assert!(tagged.len() == 1 && tagged[0].contains("which is read as text: write <image>"), "{tagged:?}");
+        assert_eq!(told("</img> before <img>"), Vec::<String>::new());
     }
 
     #[test]
