@@ -6,8 +6,10 @@
 //!
 //! * `Features` are views until their pack is done: packs are done in the order in which an edge brings their features.
 //!   They are taken over where that order does not hold: in a step that was shared out anew, where ranks gather all features
-//!   of a step before they begin it, and where several packs are between their forward and backward at once.
-//! * `Columns` are views until their pack is done, in the same order, and are taken over where several packs are at once.
+//!   of a step before they begin it, where several packs are between their forward and backward at once, and where they are
+//!   sent on to other ranks of a replica, which holds them to the end of the step.
+//! * `Columns` are views until their pack is done, in the same order, and are taken over where several packs are at once or
+//!   they are sent on.
 //! * `Items` are views until their unit is encoded: units of one reader are encoded in the order in which they come. A trained
 //!   tower reads them in its backward as well, and keeps the views until then if the edge has credit for all items of the
 //!   step; else, and in a step that was shared out anew, they are taken over.

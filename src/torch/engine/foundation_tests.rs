@@ -10,7 +10,10 @@ use crate::train::{AdamWConfig, Lanes};
 use loongforge_core::message::{Pack, PackId, SampleId, SampleMeta};
 use loongforge_core::schedule::Pipeline;
 use loongforge_core::transport::Header;
-use loongforge_core::transport::{Buffer, HostTensor};
+use loongforge_core::transport::{Buffer, HostTensor, TensorMeta};
+use std::any::Any;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use tch::{Device, Kind};
 
 const CONFIG: &str = include_str!("../tests/fixtures/qwen3-seed1/config.json");
@@ -28,6 +31,46 @@ fn tokens(documents: &[usize]) -> [Vec<i64>; 3] {
         targets.extend((1..=len).map(|next| if next < len { id(next) } else { -100 }));
     }
     [ids, positions.repeat(3), targets]
+}
+
+/// Holds a tensor of a sender, and counts those that were given back.
+struct Lent(HostTensor, Arc<AtomicUsize>);
+
+impl Buffer for Lent {
+    fn meta(&self) -> TensorMeta {
+        self.0.meta()
+    }
+
+    fn copy_to(&self, out: &mut [u8]) {
+        self.0.copy_to(out);
+    }
+
+    fn bytes(&self) -> Option<&[u8]> {
+        self.0.bytes()
+    }
+
+    fn into_any(self: Box<Self>) -> Box<dyn Any + Send> {
+        self
+    }
+}
+
+impl Drop for Lent {
+    fn drop(&mut self) {
+        self.1.fetch_add(1, SeqCst);
+    }
+}
+
+/// Returns the columns of documents end to end.
+fn columns(documents: &[usize], given_back: &Arc<AtomicUsize>) -> Vec<Box<dyn Buffer>> {
+    let [ids, positions, targets] = tokens(documents);
+    let len = ids.len();
+    let positions: Vec<f32> = positions.iter().map(|at| *at as f32).collect();
+    let lent = |tensor| Box::new(Lent(tensor, given_back.clone())) as Box<dyn Buffer>;
+    vec![
+        lent(HostTensor::from_i64(&ids, &[len])),
+        lent(HostTensor::from_f32(&positions, &[3, len])),
+        lent(HostTensor::from_i64(&targets, &[len])),
+    ]
 }
 
 /// The gradients of parameters by their names.
@@ -82,22 +125,22 @@ fn step_on(packs: &[&[&[usize]]], mesh: Rc<Mesh>, chunk_tokens: usize) -> (f64, 
     });
     let (events, _told) = flume::bounded(1);
     let mut ports = Ports::new(ActorId::foundation(0), events, BTreeMap::new());
+    let given_back = Arc::new(AtomicUsize::new(0));
     for (index, samples) in packs.iter().enumerate() {
-        let [ids, positions, targets] = tokens(&samples.concat());
-        let len = ids.len();
-        let positions: Vec<f32> = positions.iter().map(|at| *at as f32).collect();
-        let tensors: Vec<Box<dyn Buffer>> = vec![
-            Box::new(HostTensor::from_i64(&ids, &[len])),
-            Box::new(HostTensor::from_f32(&positions, &[3, len])),
-            Box::new(HostTensor::from_i64(&targets, &[len])),
-        ];
+        let tensors = columns(&samples.concat(), &given_back);
         let kind = ParcelKind::Columns(PackId { step: StepId(0), index: index as u32 });
         if leads && index as u32 % replicas == replica {
             let parcel = Parcel::new(Header { kind, version: Version(0) }, tensors);
             worker.arrive(ActorId::data(0), parcel, &mut ports).unwrap();
         }
     }
-    while worker.work(Version(0), &mut ports).unwrap() == Progress::Busy {}
+    let mut is_busy = || worker.work(Version(0), &mut ports).unwrap() == Progress::Busy;
+    let mut goes_on = is_busy();
+    let sends_on = leads && replica_ranks > 1;
+    assert!(!sends_on || given_back.load(SeqCst) >= 3, "credit of columns that are sent on");
+    while goes_on {
+        goes_on = is_busy();
+    }
     assert!(worker.is_finished());
     let lane = worker.rank.state.own_lane();
     if let (_, Some(sums)) = worker.rank.state.lane_and_sums(lane) {
@@ -132,6 +175,17 @@ fn a_replica_of_two_stages_computes_what_one_rank_does() {
         assert_eq!(found.keys().collect::<Vec<_>>(), expected.keys().collect::<Vec<_>>());
         assert_near(&found, &expected, 1e-5, &format!("chunks of {chunk_tokens}"));
     }
+}
+
+/// Sends are over at the end of the step: later packs of it would wait for the credit.
+#[test]
+fn a_leader_gives_the_credit_of_columns_back_that_it_sends_on() {
+    let packs: &[&[&[usize]]] = &[&[&[0, 1, 2]]];
+    let (loss, expected) = step_on(packs, Rc::new(Mesh::single()), 0);
+    let ranks = on_ranks(2, |path, rank| step_on(packs, mesh(path, 1, 2, rank), 0));
+    assert!((ranks[1].0 - loss).abs() < 1e-6 * loss, "{} and {loss}", ranks[1].0);
+    let found: Gradients = ranks.into_iter().flat_map(|(_, grads)| grads).collect();
+    assert_near(&found, &expected, 1e-5, "one pack");
 }
 
 /// One of which has two packs, and its first backward is not the last.

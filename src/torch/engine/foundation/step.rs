@@ -177,9 +177,13 @@ impl Step {
         let filled = Filled { batch, features: inputs.iter().map(of_input).collect() };
         work.tokens.clear();
         // Packs that are computed along with this one wait for their credit.
-        if self.run.most_alive() > 1 {
+        let is_along = self.run.most_alive() > 1;
+        if is_along {
             let features = work.units.iter_mut().filter_map(|unit| unit.features.as_mut());
             features.for_each(|(_, features)| *features = Features { tensors: Vec::new(), credit: None });
+        }
+        // Tensors that are sent on are held to the end of the step: later packs of it wait for their credit.
+        if is_along || rank.stages.mesh.replica.world() > 1 {
             take_over(filled.batch.columns.held().chain(filled.features.iter().flatten()));
         }
         self.sent.extend(rank.stages.hand_out(number, &filled)?);
