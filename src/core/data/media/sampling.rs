@@ -3,7 +3,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::settings::Settings;
+use super::settings::{Settings, set_alone};
 use crate::config::{Take, VideoLimits};
 use crate::data::error::DataError;
 
@@ -43,16 +43,6 @@ pub struct Defaults {
     pub num_frames: Option<usize>,
     pub min_frames: usize,
     pub max_frames: usize,
-}
-
-/// Says which limit the run sets without the other one, so that the file's, or that of the model's family, contradicts it.
-pub fn set_alone(limits: (Option<usize>, Option<usize>), (min, max): (&str, &str)) -> String {
-    let (set, beside) = match limits {
-        (None, Some(_)) => (max, min),
-        (Some(_), None) => (min, max),
-        _ => return String::new(),
-    };
-    format!("; the run sets {set} alone: set {beside} beside it")
 }
 
 impl Sampling {

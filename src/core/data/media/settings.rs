@@ -5,7 +5,6 @@ use std::path::{Path, PathBuf};
 use serde::Deserialize;
 use serde_json::Value as Json;
 
-use super::sampling::set_alone;
 use crate::data::error::DataError;
 use crate::data::tokenizer_file::{read_json, read_json_if_exists};
 
@@ -117,6 +116,16 @@ struct Sides {
     height: Option<usize>,
     width: Option<usize>,
     max_height: Option<usize>,
+}
+
+/// Says which limit the run sets without the other one, so that the file's, or that of the model's family, contradicts it.
+pub fn set_alone(limits: (Option<usize>, Option<usize>), (min, max): (&str, &str)) -> String {
+    let (set, beside) = match limits {
+        (None, Some(_)) => (max, min),
+        (Some(_), None) => (min, max),
+        _ => return String::new(),
+    };
+    format!("; the run sets {set} alone: set {beside} beside it")
 }
 
 impl Settings {
