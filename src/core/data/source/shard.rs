@@ -32,8 +32,7 @@ pub enum Container {
 impl Shard {
     /// Returns the container of the samples, by the name of the file.
     pub fn container(&self) -> Container {
-        let lower = self.name.to_ascii_lowercase();
-        let name = lower.trim_end_matches(".gz").trim_end_matches(".zst");
+        let name = self.uncompressed_name();
         match () {
             () if name.ends_with('/') => Container::Folder,
             () if name.ends_with(".tar") || name.ends_with(".tgz") => Container::Tar,
@@ -45,6 +44,17 @@ impl Shard {
             () if name.ends_with(".txt") || name.ends_with(".text") => Container::Plain,
             () => Container::Json,
         }
+    }
+
+    /// Returns whether its name is that of a file of records. [`Container::Json`] is also any text whose name says nothing.
+    pub fn is_named_as_records(&self) -> bool {
+        let name = self.uncompressed_name();
+        [".json", ".jsonl", ".ndjson", ".csv", ".tsv"].iter().any(|ending| name.ends_with(ending))
+    }
+
+    /// Returns its name in lower case without the ending of a compressed file.
+    fn uncompressed_name(&self) -> String {
+        self.name.to_ascii_lowercase().trim_end_matches(".gz").trim_end_matches(".zst").to_owned()
     }
 
     /// Returns the folder that files in its records are relative to; with a slash at the end, or empty.

@@ -116,8 +116,8 @@ impl Source {
 
     /// Returns a sentence about the first file of records whose lines are learned as they are.
     fn records_as_lines(&self) -> Option<String> {
-        let has_records = |shard: &&Shard| matches!(shard.container(), Container::Json | Container::Sheet(_));
-        let shard = self.shards.iter().find(has_records).filter(|_| self.layout == RecordLayout::Plain)?;
+        let named = self.shards.iter().find(|shard| shard.is_named_as_records());
+        let shard = named.filter(|_| self.layout == RecordLayout::Plain)?;
         Some(format!(
             "{}: with `format: plain` its lines are learned as they are, with the names of fields and all marks; set \
              `format: text` to learn the field `text` alone",

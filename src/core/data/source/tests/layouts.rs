@@ -293,6 +293,9 @@ fn records_that_are_read_as_lines_are_told() {
     assert!(told.contains("a.jsonl: with `format: plain`") && told.contains("`format: text`"), "{told}");
     assert_eq!(said(&json, Format::Text), ("one".to_owned(), String::new()));
     assert_eq!(said(&text, Format::Plain).1, "");
+    for name in ["README.md", "main.rs", "LICENSE"] {
+        assert_eq!(said(&folder.write(name, "one\n"), Format::Plain).1, "", "{name}");
+    }
 }
 
 /// Escapes and other fields make a record longer, and not its text.
