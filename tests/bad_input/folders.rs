@@ -121,7 +121,7 @@ fn resume_refuses_what_is_no_whole_checkpoint() {
         fixture.cut(&path, 100);
         fixture.fails(&more, 1, &["is damaged", CHECKPOINT, file, "has 100 bytes"]);
         fs::remove_file(fixture.path(&path)).unwrap();
-        fixture.fails(&more, 1, &["is damaged", CHECKPOINT, file]);
+        fixture.fails(&more, 1, &["cannot resume: use another checkpoint", "is damaged", CHECKPOINT, file]);
         fixture.write(&path, whole);
     }
     let manifest = format!("{CHECKPOINT}/MANIFEST.json");

@@ -12,7 +12,7 @@ use crate::run::snapshots::Snapshots;
 use crate::run::uploads::{self, Unfit};
 use anyhow::{Context, anyhow, bail};
 use loongforge_actors::checkpoint::DATA;
-use loongforge_core::checkpoint::{MANIFEST, Manifest, StoredCheckpoints, latest, published};
+use loongforge_core::checkpoint::{CheckpointError, MANIFEST, Manifest, StoredCheckpoints, latest, published};
 use loongforge_core::config::{Device, OnChange, Products, RunConfig};
 use loongforge_core::data::Fingerprint;
 use loongforge_core::files::{step_name, steps_of};
@@ -69,7 +69,10 @@ pub fn find_resume(
         ResumeFrom::Named(url) if is_store_url(url) => fetch_named(url, config, expect.stored, console)?,
         ResumeFrom::Named(path) => named(path, &config.checkpoint.dir)?,
     };
-    let manifest = Manifest::read(&checkpoint)?;
+    let manifest = Manifest::read(&checkpoint).map_err(|error| match error {
+        CheckpointError::Torn { .. } => anyhow!(error).context(way_around(&checkpoint)),
+        _ => anyhow!(error),
+    })?;
     let names_folder = matches!(wanted, ResumeFrom::Named(path) if !is_store_url(path));
     if names_folder && expect.stored && !is_own(&checkpoint, config) {
         let text = std::fs::read(checkpoint.join(MANIFEST)).ok();
@@ -78,9 +81,9 @@ pub fn find_resume(
     }
     let verify = |is_wanted: fn(&str) -> bool| match expect.trust {
         true => Ok(()),
-        false => manifest.verify_some(&checkpoint, is_wanted).context(
-            "cannot resume: use another checkpoint with --resume=PATH, or this one without verification with --trust",
-        ),
+        false => manifest
+            .verify_some(&checkpoint, is_wanted)
+            .with_context(|| format!("{}, or this one without verification with --trust", way_around(&checkpoint))),
     };
     // What is read first is verified first: a damaged config.json is not another model.
     verify(|name| !name.ends_with(TENSORS))?;
@@ -88,6 +91,17 @@ pub fn find_resume(
     left_aside::tell(&checkpoint, manifest.num_steps, config, console)?;
     verify(|name| name.ends_with(TENSORS))?;
     Ok(Some(Resume { checkpoint, first_step: StepId(manifest.num_steps), state: manifest.scheduler }))
+}
+
+/// Says how to resume although a checkpoint is damaged: from the newest one before it whose files are all there.
+fn way_around(damaged: &Path) -> String {
+    let name = damaged.file_name().unwrap_or_default().to_string_lossy();
+    let before = steps_of(&name).zip(damaged.parent()).and_then(|(steps, dir)| {
+        let all = published(dir).ok()?;
+        all.into_iter().rev().find(|(found, path)| *found < steps && Manifest::read(path).is_ok())
+    });
+    let other = before.map_or_else(|| "PATH".to_owned(), |(_, path)| path.display().to_string());
+    format!("cannot resume: use another checkpoint with --resume={other}")
 }
 
 /// Returns the checkpoint in memory where it is of a later step than that on the disk.
@@ -376,6 +390,21 @@ mod tests {
         let error = |name: &str| named(name, dir.path()).unwrap_err().to_string();
         assert!(error("step-00000009").ends_with("has no such checkpoint"), "{}", error("step-00000009"));
         assert!(error("gone").ends_with("there is no such folder"), "{}", error("gone"));
+    }
+
+    #[test]
+    fn the_error_of_a_damaged_checkpoint_names_the_whole_one_before_it() {
+        let dir = tempfile::tempdir().unwrap();
+        let [first, second, third] = [2, 4, 6].map(|num_steps| {
+            let path = dir.path().join(step_name(num_steps));
+            std::fs::create_dir(&path).unwrap();
+            std::fs::write(path.join(MANIFEST), Manifest::of_files(num_steps, BTreeMap::new()).to_text()).unwrap();
+            path
+        });
+        std::fs::remove_file(second.join(MANIFEST)).unwrap();
+        let told = way_around(&third);
+        assert!(told.ends_with(&format!("--resume={}", first.display())), "{told}");
+        assert!(way_around(&first).ends_with("--resume=PATH"), "{}", way_around(&first));
     }
 
     /// The run had taken five steps here; another machine resumed it after two, and has taken four.
