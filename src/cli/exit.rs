@@ -46,11 +46,13 @@ pub fn of(error: &anyhow::Error) -> u8 {
 
 /// Returns the code of a process that ran this command for the program.
 pub fn of_status(status: ExitStatus) -> u8 {
-    // Killed by what asks it to stop: it was not under way.
-    let is_stopped =
-        [Signal::INT, Signal::TERM, Signal::HUP].iter().any(|asked| status.signal() == Some(asked.as_raw()));
-    let of_signal = if is_stopped { PREEMPTED } else { LOST };
+    let of_signal = if is_stopped(status) { PREEMPTED } else { LOST };
     status.code().map_or(of_signal, |code| code as u8)
+}
+
+/// Returns whether a signal that asks a process to stop has killed it: it was not under way, and has not said that it stops.
+pub fn is_stopped(status: ExitStatus) -> bool {
+    [Signal::INT, Signal::TERM, Signal::HUP].iter().any(|asked| status.signal() == Some(asked.as_raw()))
 }
 
 /// Returns whether an object store did not answer.
@@ -81,6 +83,9 @@ mod tests {
         let killed = |signal: Signal| of_status(ExitStatus::from_raw(signal.as_raw()));
         assert_eq!([Signal::TERM, Signal::INT, Signal::HUP].map(killed), [PREEMPTED; 3]);
         assert_eq!(killed(Signal::KILL), LOST);
+        let is_stopped = |raw| is_stopped(ExitStatus::from_raw(raw));
+        assert!(is_stopped(Signal::TERM.as_raw()) && !is_stopped(Signal::KILL.as_raw()));
+        assert!(!is_stopped(i32::from(PREEMPTED) << 8));
         assert_eq!(of_status(ExitStatus::from_raw(i32::from(USAGE) << 8)), USAGE);
     }
 }

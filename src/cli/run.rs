@@ -112,6 +112,13 @@ fn run_under_keeper() -> anyhow::Result<ExitCode> {
         command.args(&words);
         command
     })?;
+    if exit::is_stopped(status) {
+        // A scheduler that follows another one is also killed where it does not heed signals yet.
+        print_line(
+            "stopped on request before the scheduler was under way; start again with the same command, or with --resume if the \
+             run has saved a checkpoint",
+        );
+    }
     Ok(ExitCode::from(exit::of_status(status)))
 }
 
