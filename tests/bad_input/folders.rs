@@ -96,6 +96,22 @@ fn resume_goes_on_with_what_was_trained_last() {
 }
 
 #[test]
+fn the_config_of_a_run_folder_that_was_moved_does_not_begin_anew() {
+    let fixture = Fixture::trained();
+    fs::rename(fixture.path("run"), fixture.path("moved")).unwrap();
+    let resume = ["run", "moved/config.yaml", "--resume", "train.steps=3"];
+    let here = ["run.dir=moved", "checkpoint.dir=moved/checkpoints"];
+    let named = "run/checkpoints, checkpoint.dir of moved/config.yaml,";
+    fixture.fails(&resume, 2, &[named, "moved/checkpoints/step-00000002", &here.join(" ")]);
+    assert!(!fixture.path("run/checkpoints/step-00000003").exists());
+    fixture.succeeds(&[&resume[..], &here].concat());
+    assert!(fixture.path("moved/checkpoints/step-00000003").exists());
+    // Its own places in a command are those of another run.
+    fixture.succeeds(&[&resume[..], &["run.dir=other", "checkpoint.dir=other/checkpoints"]].concat());
+    assert!(fixture.path("other/checkpoints/step-00000003").exists());
+}
+
+#[test]
 fn resume_refuses_what_is_no_whole_checkpoint() {
     let fixture = Fixture::trained();
     fixture.fails(&["run", "run.yaml", "--resume=gone"], 2, &["--resume=gone: there is no such folder"]);

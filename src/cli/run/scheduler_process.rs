@@ -19,7 +19,7 @@ use loongforge_actors::checkpoint::{Uploads, clean, restore};
 use loongforge_actors::journal::is_open;
 use loongforge_actors::launch::{is_takeover, keeper};
 use loongforge_core::checkpoint::latest;
-use loongforge_core::config::{Device, Loaded, RunConfig};
+use loongforge_core::config::{Device, KeyOrigin, Loaded, RunConfig};
 use loongforge_core::observe::Console;
 use loongforge_core::text::counted;
 use loongforge_torch::device::settle;
@@ -89,6 +89,9 @@ impl SchedulerProcess<'_> {
             let expect = Expect { composed: &loaded.composed, trust: args.trust, strict: args.strict, stored };
             let resumed = find_resume(wanted, &expect, &composition, snapshots.as_ref(), console)?;
             if wanted.is_some() && resumed.is_none() && !goes_on() {
+                if restart == 0 {
+                    expect_not_moved(&args.file, loaded)?;
+                }
                 let dir = checkpoints.display();
                 console.line(&format!("{dir} has no checkpoint, so that the run starts from its first step"));
             }
@@ -206,6 +209,28 @@ impl SchedulerProcess<'_> {
         let opened = Snapshots::new();
         opened.inspect_err(|error| console.line(&format!("warning: checkpoint.snapshot_every: {error:#}"))).ok()
     }
+}
+
+/// The config in a run's folder names that folder: where it was moved, a resume would begin anew in the former place.
+///
+/// # Errors
+/// `checkpoint.dir` is from `file`, and the checkpoints are beside that.
+fn expect_not_moved(file: &Path, loaded: &Loaded) -> anyhow::Result<()> {
+    let here = format!("{}:", file.display());
+    let is_from_file = |it: &KeyOrigin| it.path == "checkpoint.dir" && it.from.starts_with(&here);
+    let folder = file.parent().filter(|folder| *folder != Path::new("")).unwrap_or(Path::new("."));
+    let beside = folder.join("checkpoints");
+    if !loaded.origins.iter().any(is_from_file) {
+        return Ok(());
+    }
+    let Some(newest) = latest(&beside)? else { return Ok(()) };
+    let (named, file, newest) = (loaded.config.checkpoint.dir.display(), file.display(), newest.display());
+    let (folder, beside) = (folder.display(), beside.display());
+    Err(UsageError(format!(
+        "{named}, checkpoint.dir of {file}, has no checkpoint, but {newest} is beside this config: to resume a run whose \
+         folder was moved, set run.dir={folder} checkpoint.dir={beside}; to begin a new run, leave --resume out"
+    ))
+    .into())
 }
 
 /// Returns what to do about a run that has lost a process and does not begin again by itself.
