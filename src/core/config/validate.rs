@@ -345,21 +345,7 @@ impl Rules<'_> {
         }
         self.evaluation(config);
         self.checkpoint(config);
-        let (wandb, mlflow) = (config.log.wandb.as_ref(), config.log.mlflow.as_ref());
-        let dirs = [
-            ("run.dir", Some(&config.run.dir)),
-            ("checkpoint.dir", Some(&config.checkpoint.dir)),
-            ("log.wandb.dir", wandb.and_then(|it| it.dir.as_ref())),
-            ("log.mlflow.dir", mlflow.and_then(|it| it.dir.as_ref())),
-        ];
-        for (key, dir) in dirs.into_iter().filter_map(|(key, dir)| Some((key, dir?))) {
-            self.broken(dir.exists() && !dir.is_dir(), code::NO_SUCH_FILE, &[key], || {
-                (
-                    format!("`{key}`: `{}` is not a directory", dir.display()),
-                    "name a directory; it is created if it does not exist",
-                )
-            });
-        }
+        self.output_folders(config);
     }
 
     /// Checks the files of samples in a path. Those that a pattern or an address names are looked for when they are opened; of

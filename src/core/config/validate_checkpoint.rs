@@ -4,6 +4,7 @@ use super::RunConfig;
 use super::error::code;
 use super::validate::Rules;
 use crate::store::check_store_url;
+use std::path::Path;
 
 const AT_END: &str = "checkpoint.at_end";
 
@@ -26,6 +27,34 @@ impl Rules<'_> {
         self.every_epochs(config, "checkpoint", (checkpoint.every_steps, checkpoint.every_epochs));
         if !checkpoint.at_end {
             self.none_at_end(config);
+        }
+    }
+
+    /// Checks the folders that a run writes into: they are on this machine, and no file is in their place.
+    pub(super) fn output_folders(&mut self, config: &RunConfig) {
+        let (wandb, mlflow) = (config.log.wandb.as_ref(), config.log.mlflow.as_ref());
+        let dirs = [
+            ("run.dir", Some(&config.run.dir)),
+            ("checkpoint.dir", Some(&config.checkpoint.dir)),
+            ("log.wandb.dir", wandb.and_then(|it| it.dir.as_ref())),
+            ("log.mlflow.dir", mlflow.and_then(|it| it.dir.as_ref())),
+        ];
+        let is_url = |dir: &Path| dir.to_string_lossy().contains("://");
+        for (key, dir) in dirs.into_iter().filter_map(|(key, dir)| Some((key, dir?))) {
+            self.broken(dir.exists() && !dir.is_dir(), code::NO_SUCH_FILE, &[key], || {
+                (
+                    format!("`{key}`: `{}` is not a directory", dir.display()),
+                    "name a directory; it is created if it does not exist",
+                )
+            });
+            // A folder in the run's is told with that.
+            let is_told = key != "run.dir" && is_url(&config.run.dir) && dir.starts_with(&config.run.dir);
+            self.broken(is_url(dir) && !is_told, code::OUT_OF_RANGE, &[key], || {
+                (
+                    format!("`{key}`: `{}` is a URL: a run writes into a folder of this machine", dir.display()),
+                    "name a folder; checkpoints are copied to the object store in `checkpoint.upload`",
+                )
+            });
         }
     }
 

@@ -59,3 +59,15 @@ fn folders_of_models_are_told_by_what_is_in_them() {
     );
     assert_eq!(text.matches("error[").count(), 1, "{text}");
 }
+
+#[test]
+fn folders_to_write_into_are_no_urls() {
+    let bench = Bench::new(GOOD);
+    let run = bench.errors(&["run.dir=s3://bucket/run"]);
+    assert!(run.contains("`run.dir`: `s3://bucket/run` is a URL") && run.contains("`checkpoint.upload`"), "{run}");
+    assert!(!run.contains("`checkpoint.dir`"), "{run}");
+    for key in ["checkpoint.dir", "log.wandb.dir", "log.mlflow.dir"] {
+        let text = bench.errors(&[&format!("{key}=file:///a")]);
+        assert!(text.contains("LF0104") && text.contains(&format!("`{key}`: `file:///a` is a URL")), "{text}");
+    }
+}
