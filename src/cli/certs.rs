@@ -1,6 +1,7 @@
 //! `loongforge certs`: certificates for a run whose processes connect over a network.
 
 use super::UsageError;
+use super::outputs::local_path;
 use clap::{Args, Subcommand};
 use loongforge_actors::launch::net::{Party, issue, new_authority, renew};
 use std::path::PathBuf;
@@ -34,7 +35,7 @@ struct Made {
     #[arg(long)]
     run: String,
     /// Folder to write into
-    #[arg(long, default_value = "certs", value_name = "DIR")]
+    #[arg(long, default_value = "certs", value_name = "DIR", value_parser = local_path())]
     out: PathBuf,
     /// Number of days the certificates are valid
     #[arg(long, default_value_t = 90, value_parser = clap::value_parser!(u64).range(1..=3650))]

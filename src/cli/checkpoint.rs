@@ -2,6 +2,7 @@
 
 use super::asking::not_negative;
 use super::forecast::count;
+use super::outputs::local_path;
 use super::{UsageError, exit};
 use crate::checkpoint::{self, Difference, Export, Exported, Format, GgufType, TensorDiff};
 use crate::model::hub::Hub;
@@ -83,7 +84,7 @@ Examples:
         #[arg(value_name = "CHECKPOINT")]
         folder: String,
         /// Folder to write
-        #[arg(value_name = "OUT")]
+        #[arg(value_name = "OUT", value_parser = local_path())]
         out: PathBuf,
         /// Type of the weights [default: the checkpoint's; for adapters, the base's]
         #[arg(long)]
@@ -109,7 +110,7 @@ Examples:
         #[arg(value_name = "CHECKPOINT")]
         folder: String,
         /// File to write
-        #[arg(value_name = "OUT")]
+        #[arg(value_name = "OUT", value_parser = local_path())]
         out: PathBuf,
         /// Type of the matrices; vectors are float32 [default: the checkpoint's; for adapters, the base's]
         #[arg(long)]
@@ -132,7 +133,7 @@ Examples:
         #[arg(value_name = "CHECKPOINT")]
         folder: String,
         /// Folder or file to write, depending on the format
-        #[arg(value_name = "OUT")]
+        #[arg(value_name = "OUT", value_parser = local_path())]
         out: PathBuf,
         /// Diffusers folders, files for ComfyUI, tensor names of Wan's own releases, or adapters for kohya's scripts
         #[arg(long)]
@@ -173,7 +174,7 @@ hub are not sent again.")]
         #[arg(value_name = "IN")]
         folder: String,
         /// Folder to write
-        #[arg(value_name = "OUT")]
+        #[arg(value_name = "OUT", value_parser = local_path())]
         out: PathBuf,
         /// Type of the weights
         #[arg(long)]

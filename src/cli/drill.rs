@@ -1,6 +1,7 @@
 //! `loongforge drill`: runs with injected faults, and checks whether they changed anything.
 
 use super::UsageError;
+use super::outputs::local_path;
 use crate::drill::{Drill, Plan};
 use crate::model::hub_data;
 use crate::run::compose::Composition;
@@ -48,7 +49,7 @@ pub struct DrillArgs {
     #[arg(long, value_name = "DIR")]
     twin: Option<PathBuf>,
     /// Folder for the two runs [default: the run's folder with `-drill` appended]
-    #[arg(long, value_name = "DIR")]
+    #[arg(long, value_name = "DIR", value_parser = local_path())]
     out: Option<PathBuf>,
 }
 

@@ -30,6 +30,7 @@ mod launch;
 mod main_with;
 mod models;
 mod open_files;
+mod outputs;
 mod parity;
 mod parity_layout;
 mod part;

@@ -2,6 +2,7 @@
 
 use super::UsageError;
 use super::asking::{not_negative, positive};
+use super::outputs::local_path;
 use crate::eval::painter::Painter;
 use crate::eval::samples;
 use crate::model::locate::{ModelFolders, find_model};
@@ -80,7 +81,7 @@ pub struct SampleArgs {
     #[arg(long)]
     ema: bool,
     /// File to write, without extension: a PNG for a picture; a GIF, and its frames as PNG, for a clip
-    #[arg(long, value_name = "NAME", default_value = "sample")]
+    #[arg(long, value_name = "NAME", default_value = "sample", value_parser = local_path())]
     out: PathBuf,
     /// Frames per second of a clip [default: 16; 24 for TI2V-5B]
     #[arg(long, value_parser = positive, requires = "frames")]

@@ -57,6 +57,15 @@ fn what_is_not_there_is_named() {
     fixture.fails(&["check", "run.yaml", "--format", "xml"], 2, &["xml", "yaml, json"]);
     fixture.fails(&["run", "run.yaml", "--train.lrate", "1"], 2, &["unknown key `train.lrate`", "override #1"]);
     fixture.fails(&["data", "digits", "--out", "model"], 2, &["model", "holds other files"]);
+    // No folder `s3:` is made.
+    let url = "s3://bucket/out";
+    for args in [
+        &["data", "digits", "--out", url][..],
+        &["checkpoint", "export-hf", "model", url],
+        &["certs", "new", "--run", "a", "--out", url],
+    ] {
+        fixture.fails(args, 2, &[url, "this is a URL"]);
+    }
     fixture.fails(
         &["data", "inspect", "data/train.jsonl", "--from", "99"],
         2,

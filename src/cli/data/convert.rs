@@ -4,6 +4,7 @@ use super::input::InputArgs;
 use super::share::ShareArgs;
 use super::{UsageError, fraction, verdict};
 use crate::cli::forecast::count;
+use crate::cli::outputs::local_path;
 use clap::{Args, ValueEnum};
 use loongforge_core::config::{ImageLimits, Size};
 use loongforge_core::data::Limits;
@@ -34,7 +35,7 @@ pub struct ConvertArgs {
     #[arg(long, default_value = "webdataset")]
     to: Target,
     /// Folder of the shards
-    #[arg(long, value_name = "FOLDER")]
+    #[arg(long, value_name = "FOLDER", value_parser = local_path())]
     out: PathBuf,
     /// Maximum number of samples in a shard [default: 10000]
     #[arg(long, value_parser = clap::value_parser!(u64).range(1..))]

@@ -1,5 +1,6 @@
 //! `loongforge data diffusion-digits` and `diffusion-motion`: the examples of diffusion models.
 
+use crate::cli::outputs::local_path;
 use clap::Args;
 use loongforge_core::data::DataError;
 use loongforge_core::data::diffusion_sets::{
@@ -35,7 +36,7 @@ pub struct MotionArgs {
 #[derive(Args)]
 struct To {
     /// Folder to write
-    #[arg(long, value_name = "FOLDER")]
+    #[arg(long, value_name = "FOLDER", value_parser = local_path())]
     out: PathBuf,
     /// Seed of the samples
     #[arg(long, default_value_t = DiffusionDigits::default().seed)]

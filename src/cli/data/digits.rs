@@ -1,5 +1,6 @@
 //! `loongforge data digits`: the quick start's pictures and model folder.
 
+use crate::cli::outputs::local_path;
 use clap::Args;
 use loongforge_core::data::digits;
 use std::path::PathBuf;
@@ -9,7 +10,7 @@ use std::process::ExitCode;
 #[command(after_help = "Example:\n  loongforge data digits --out runs/quickstart/data")]
 pub struct DigitsArgs {
     /// Output folder; files that are complete already are kept
-    #[arg(long, value_name = "FOLDER")]
+    #[arg(long, value_name = "FOLDER", value_parser = local_path())]
     out: PathBuf,
 }
 

@@ -1,5 +1,6 @@
 //! `loongforge data emoji`: the example of real pictures with dialogues.
 
+use crate::cli::outputs::local_path;
 use anyhow::Result;
 use clap::Args;
 use loongforge_core::data::emoji;
@@ -19,7 +20,7 @@ pub struct EmojiArgs {
     #[arg(required = true, value_name = "TGZ")]
     packages: Vec<PathBuf>,
     /// Folder to write
-    #[arg(long, value_name = "FOLDER")]
+    #[arg(long, value_name = "FOLDER", value_parser = local_path())]
     out: PathBuf,
     /// Seed of the held-out split and of the order
     #[arg(long, default_value_t = 1)]

@@ -1,5 +1,6 @@
 //! `loongforge data heard-and-seen`: the example with a sound and a picture in each sample.
 
+use crate::cli::outputs::local_path;
 use clap::Args;
 use loongforge_core::data::heard_and_seen::{HeardAndSeen, compose};
 use std::path::PathBuf;
@@ -14,7 +15,7 @@ Example:
 #[command(after_help = EXAMPLES)]
 pub struct HeardAndSeenArgs {
     /// Folder to write
-    #[arg(long, value_name = "FOLDER")]
+    #[arg(long, value_name = "FOLDER", value_parser = local_path())]
     out: PathBuf,
     /// Seed of the pairs
     #[arg(long, default_value_t = HeardAndSeen::default().seed)]

@@ -8,6 +8,7 @@ use super::{UsageError, environment, fraction, tell_ignored, verdict};
 use crate::cli::asking::at_least_one;
 use crate::cli::decode_worker::decoder;
 use crate::cli::forecast::count;
+use crate::cli::outputs::local_path;
 use crate::cli::run::{RunLock, ShareLock, expect_no_shares};
 use crate::model::folder::ModelFolder;
 use crate::model::hub_data;
@@ -46,7 +47,7 @@ pub struct PackArgs {
     #[arg(value_name = "KEY=VALUE")]
     overrides: Vec<String>,
     /// Folder of the packs [default with data.pack.mode=offline: where `run` looks for them]
-    #[arg(long, value_name = "FOLDER")]
+    #[arg(long, value_name = "FOLDER", value_parser = local_path())]
     out: Option<PathBuf>,
     /// Pack by best fit over all samples instead of in stream order, as data.pack.mode=offline does
     #[arg(long)]

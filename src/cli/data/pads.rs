@@ -1,5 +1,6 @@
 //! `loongforge data pads`: the example of robot policies.
 
+use crate::cli::outputs::local_path;
 use clap::Args;
 use loongforge_core::robot::pads::{PadsSet, Written, compose_pads};
 use loongforge_core::text::grouped;
@@ -15,7 +16,7 @@ Example:
 #[command(after_help = EXAMPLES)]
 pub struct PadsArgs {
     /// Folder to write
-    #[arg(long, value_name = "FOLDER")]
+    #[arg(long, value_name = "FOLDER", value_parser = local_path())]
     out: PathBuf,
     /// Seed of the demonstrations
     #[arg(long, default_value_t = PadsSet::default().seed)]

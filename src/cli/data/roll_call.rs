@@ -1,6 +1,7 @@
 //! `loongforge data roll-call`: the example of real speech.
 
 use super::UsageError;
+use crate::cli::outputs::local_path;
 use anyhow::Result;
 use clap::Args;
 use loongforge_core::data::roll_call::{PACKAGES, RollCall, compose};
@@ -22,7 +23,7 @@ pub struct RollCallArgs {
     #[arg(long, value_name = "FOLDER")]
     from: PathBuf,
     /// Folder to write
-    #[arg(long, value_name = "FOLDER")]
+    #[arg(long, value_name = "FOLDER", value_parser = local_path())]
     out: PathBuf,
     /// Seed of the held-out levels and of the recordings
     #[arg(long, default_value_t = RollCall::default().seed)]

@@ -1,5 +1,6 @@
 //! `loongforge data spoken-digits`: the example of sound.
 
+use crate::cli::outputs::local_path;
 use clap::Args;
 use loongforge_core::data::spoken_digits;
 use std::path::PathBuf;
@@ -14,7 +15,7 @@ Example:
 #[command(after_help = EXAMPLES)]
 pub struct SpokenDigitsArgs {
     /// Folder to write
-    #[arg(long, value_name = "FOLDER")]
+    #[arg(long, value_name = "FOLDER", value_parser = local_path())]
     out: PathBuf,
 }
 
