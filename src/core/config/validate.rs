@@ -352,6 +352,9 @@ impl Rules<'_> {
     /// Megatron's two files it may be their common prefix.
     pub(super) fn sample_files(&mut self, key: &str, path: &Path) {
         let text = path.to_string_lossy();
+        self.broken(text.starts_with("file://"), code::OUT_OF_RANGE, &[key], || {
+            (format!("`{key}`: `{text}` is the URL of a file on this machine"), "write its path, without `file://`")
+        });
         let is_index = Path::new(&format!("{text}.idx")).is_file();
         let is_pattern = text.contains(['*', '?', '[', '{']) || text.contains("://") || is_index;
         if !is_pattern || path.exists() {

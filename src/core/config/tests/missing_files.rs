@@ -71,3 +71,13 @@ fn folders_to_write_into_are_no_urls() {
         assert!(text.contains("LF0104") && text.contains(&format!("`{key}`: `file:///a` is a URL")), "{text}");
     }
 }
+
+#[test]
+fn a_file_here_is_named_by_its_path_and_not_by_a_url() {
+    let bench = Bench::new(GOOD);
+    for key in ["data.train.0.path", "eval.path"] {
+        let text = bench.errors(&[&format!("{key}=file:///a.jsonl")]);
+        assert!(text.contains(&format!("`{key}`: `file:///a.jsonl` is the URL")), "{text}");
+        assert!(text.contains("write its path, without `file://`"), "{text}");
+    }
+}
