@@ -27,6 +27,10 @@ pub enum NetError {
         "{path} is the certificate of run `{theirs}`, not of `{ours}`: write into another folder, or remove it first"
     )]
     OfOtherRun { path: PathBuf, theirs: String, ours: String },
+    #[error(
+        "{path}: {reason}; give `--tls` the folder of this run's certificates (`loongforge certs new --run RUN` makes it)"
+    )]
+    NotOurs { path: PathBuf, reason: Refusal },
     #[error("cannot make a certificate: {0}")]
     Make(#[from] rcgen::Error),
     #[error("TLS: {0}")]

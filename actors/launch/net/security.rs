@@ -75,10 +75,11 @@ impl Security {
         let chain = certificates(&path)?;
         let key_path = file(format!("{party}.key"), "tls.key");
         let key = key(&key_path)?;
-        let mine = Identity::of(&chain[0])?;
-        mine.expect_run(run)?;
+        let not_ours = |reason| NetError::NotOurs { path: path.clone(), reason };
+        let mine = Identity::of(&chain[0]).map_err(not_ours)?;
+        mine.expect_run(run).map_err(not_ours)?;
         if mine.party != party {
-            return Err(Refusal::OtherRole { certified: mine.party, said: party }.into());
+            return Err(not_ours(Refusal::OtherRole { certified: mine.party, said: party }));
         }
         let mut roots = RootCertStore::empty();
         for certificate in authority {
