@@ -38,6 +38,7 @@ impl Rules<'_> {
             ("checkpoint.dir", Some(&config.checkpoint.dir)),
             ("log.wandb.dir", wandb.and_then(|it| it.dir.as_ref())),
             ("log.mlflow.dir", mlflow.and_then(|it| it.dir.as_ref())),
+            ("data.index_dir", config.data.index_dir.as_ref()),
         ];
         let is_url = |dir: &Path| dir.to_string_lossy().contains("://");
         for (key, dir) in dirs.into_iter().filter_map(|(key, dir)| Some((key, dir?))) {

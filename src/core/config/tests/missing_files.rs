@@ -66,7 +66,7 @@ fn folders_to_write_into_are_no_urls() {
     let run = bench.errors(&["run.dir=s3://bucket/run"]);
     assert!(run.contains("`run.dir`: `s3://bucket/run` is a URL") && run.contains("`checkpoint.upload`"), "{run}");
     assert!(!run.contains("`checkpoint.dir`"), "{run}");
-    for key in ["checkpoint.dir", "log.wandb.dir", "log.mlflow.dir"] {
+    for key in ["checkpoint.dir", "log.wandb.dir", "log.mlflow.dir", "data.index_dir"] {
         let text = bench.errors(&[&format!("{key}=file:///a")]);
         assert!(text.contains("LF0104") && text.contains(&format!("`{key}`: `file:///a` is a URL")), "{text}");
     }
