@@ -194,7 +194,10 @@ impl Intake {
             let Some(answer) = self.reread.remove(&position.0) else { return Ok(false) };
             self.held.pop_front();
             match answer {
-                Ok(sample) => self.batches.push_again(sample, SampleId(self.cursor), &self.held)?,
+                Ok(sample) => {
+                    self.skipped.used();
+                    self.batches.push_again(sample, SampleId(self.cursor), &self.held)?;
+                }
                 Err(bad) => {
                     let reason = format!("was valid when the checkpoint was written, but no longer is: {}", bad.reason);
                     self.skip(SkippedSample { reason, ..bad }, skipped)?;
@@ -256,5 +259,20 @@ mod tests {
         assert_eq!((verdict, intake.held.len()), (Ok(()), 0));
         let said: Vec<String> = skipped.iter().map(SkippedSample::to_string).collect();
         assert_eq!(said, ["a.jsonl:5: was valid when the checkpoint was written, but no longer is: no picture"]);
+    }
+
+    /// Bad ones alone would be all that were seen, one behind another.
+    #[test]
+    fn held_samples_that_are_still_good_count_as_used() {
+        let held: Vec<SampleId> = (0..300).map(SampleId).collect();
+        let state = SchedulerState { held: held.clone(), ..SchedulerState::at(SampleId(300)) };
+        let mut intake = Intake::new(&CoordinatorSpec { state, ..spec() });
+        assert!(matches!(intake.request(1), Some(Window::Again(positions)) if positions == held));
+        let (bad, good): (Vec<SampleId>, Vec<SampleId>) = held.into_iter().partition(|id| id.0 % 3 == 0);
+        let good = good.into_iter().map(|id| SampleMeta::of_tokens(id, 10, 9)).collect();
+        let skip = |id| SkippedSample { id, source: "a:5".into(), reason: "no picture".into(), too_long: false };
+        intake.measured(0, good, bad.into_iter().map(skip).collect()).unwrap();
+        let (skipped, verdict) = intake.consume();
+        assert_eq!((verdict, skipped.len()), (Ok(()), 100));
     }
 }
