@@ -7,6 +7,7 @@ use tar::{EntryType, Header};
 
 use super::blob::Blob;
 use super::block::{Block, Body, Record};
+use super::fields::members_of;
 use super::strict;
 use crate::data::limits::MAX_SAMPLE_BYTES;
 
@@ -132,6 +133,12 @@ impl Block for Archive {
         members.iter().filter(|member| is_text(&member.extension)).map(|member| member.len).sum()
     }
 
+    fn member_bytes(&self, index: u64, place: &str) -> u64 {
+        let members = &self.samples[index as usize].members;
+        let is_named = |member: &&Member| members_of(place).any(|(name, _)| name == member.extension);
+        members.iter().filter(is_named).map(|member| member.len).max().unwrap_or(0)
+    }
+
     fn read(&self, index: u64) -> Result<Record, String> {
         let sample = &self.samples[index as usize];
         if let Some(reason) = self.torn.as_ref().filter(|_| index + 1 == self.len()) {
@@ -181,10 +188,8 @@ impl Block for Archive {
     }
 }
 
-/// Returns whether a member is a text or a record, by the last of its extensions: a sample may have `question.txt` and `answer.txt`.
 fn is_text(extension: &str) -> bool {
-    let last = extension.rsplit('.').next().unwrap_or(extension);
-    matches!(last, "json" | "txt" | "text")
+    matches!(extension, "json" | "txt" | "text")
 }
 
 /// A GNU long name ends in a zero.
@@ -253,8 +258,11 @@ pub(super) mod tests {
         let record = archive.read(0).unwrap();
         assert_eq!((record.field("n"), &**record.member("0_p.jpg").unwrap()), (Some(&1.into()), &b"J"[..]));
         assert!(record.is_closed && matches!(archive.read(2).unwrap().body, Body::None));
-        let named = open(tar(&[("a.page.txt", b"hello"), ("a.jpg", b"J"), ("a.meta.json", b"{}")])).unwrap();
-        assert_eq!(named.num_bytes(0), 7);
+        // What the text is in counts, and what is told of it beside it does not.
+        let named = open(tar(&[("a.page.txt", b"hello"), ("a.txt", b"hi"), ("a.meta.json", b"{ }")])).unwrap();
+        let places = ["page.txt", "meta.json[a][0]", "md, meta.json", "jpg"];
+        assert_eq!(places.map(|place| named.member_bytes(0, place)), [5, 3, 3, 0]);
+        assert_eq!(named.num_bytes(0), 2);
     }
 
     #[test]

@@ -24,6 +24,12 @@ pub trait Block: Send + Sync {
         text.map_or_else(|| self.num_bytes(index), |text| text.len() as u64)
     }
 
+    /// Bytes of the longest of the members of a record that a place in its archive names, such as `txt` or `page.txt,json[text]`; 0 where
+    /// it has none of them.
+    fn member_bytes(&self, _index: u64, _place: &str) -> u64 {
+        0
+    }
+
     /// Returns the number of ids that a record lists under `key`; 0 where that cannot be told. Where there are at most `few`, it may be any
     /// number up to that.
     fn num_ids(&self, index: u64, key: &str, _few: u64) -> u64 {

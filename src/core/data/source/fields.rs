@@ -124,10 +124,15 @@ pub fn mapped(record: &Record, map: &FieldMap) -> Result<Map<String, Json>, Data
     Ok(Map::from_iter([("messages".to_owned(), messages), ("images".to_owned(), Json::Array(images))]))
 }
 
+/// Returns the members that a place such as `jpg`, `jpg,png` or `json[key][0]` names, with the path in each.
+pub fn members_of(place: &str) -> impl Iterator<Item = (&str, &str)> {
+    let places = place.split([',', ';']).map(str::trim);
+    places.map(|place| place.split_at(place.find('[').unwrap_or(place.len())))
+}
+
 /// Returns the value of a place such as `jpg`, `jpg,png` (the first that is there) or `json[key][0]`.
 fn value(record: &Record, place: &str) -> Option<Json> {
-    place.split([',', ';']).map(str::trim).find_map(|place| {
-        let (member, path) = place.split_at(place.find('[').unwrap_or(place.len()));
+    members_of(place).find_map(|(member, path)| {
         let bytes = record.member(member)?;
         if kind_of(member).is_some() {
             return Some(member.into());

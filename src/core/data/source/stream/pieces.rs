@@ -25,7 +25,12 @@ impl Source {
         if self.layout == RecordLayout::Tokens {
             return num_token_pieces(block.num_ids(record, self.key(IDS), most), most);
         }
-        match num_pieces(block.num_bytes(record), most) {
+        // A map may take a text from a member whose name does not tell that it is one.
+        let of_map = match &self.layout {
+            RecordLayout::Fields(map) => map.get("text").map_or(0, |place| block.member_bytes(record, place)),
+            _ => 0,
+        };
+        match num_pieces(block.num_bytes(record).max(of_map), most) {
             2.. if self.layout == RecordLayout::Text => num_pieces(block.text_bytes(record, self.key("text")), most),
             pieces => pieces,
         }
@@ -79,7 +84,7 @@ impl Source {
             (RecordLayout::Tokens, _) => format!("token {:?}", self.key(IDS)),
             (RecordLayout::Text, _) => format!("{:?}", self.key("text")),
             (_, true) => "plain".to_owned(),
-            // Counts that are kept as those of `text` left out members with two extensions.
+            // Counts that are kept as those of `text` left out members that only a map names.
             (_, false) => "member".to_owned(),
         };
         let what = format!("{kind} pieces of {most}");

@@ -126,6 +126,22 @@ fn energon_folders_say_what_they_hold() {
     assert_eq!(open(&file).unwrap().len(), 1);
 }
 
+/// A short text beside a long description is one sample; a long one is cut, whatever the map calls its member.
+#[test]
+fn a_text_is_cut_by_the_length_of_its_own_member() {
+    let folder = Folder::new();
+    let long = [b'x'; 1000];
+    folder.write("t/a.tar", tar(&[("1.txt", b"short"), ("1.meta.json", &long), ("1.page.txt", &long)]));
+    let len = || {
+        let file = TrainFile::new(folder.path("t").as_str());
+        Source::open(&file, Phase::Pretrain, 100, str::len).unwrap().len()
+    };
+    assert_eq!(len(), 1);
+    folder.write("t/.nv-meta/.info.yaml", "shard_counts:\n  a.tar: 1\n");
+    folder.write("t/.nv-meta/dataset.yaml", "field_map: {text: page.txt}\n");
+    assert_eq!(len(), 14);
+}
+
 /// Counts of samples are kept, and made anew for a file that changed.
 #[test]
 fn counts_are_remembered() {
