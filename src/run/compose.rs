@@ -307,6 +307,11 @@ impl Composition {
         self.resume.as_ref().map_or(SampleId(0), |resume| resume.state.cursor)
     }
 
+    /// Returns the positions before that which the run reads again, ascending.
+    pub fn held(&self) -> Vec<SampleId> {
+        self.resume.as_ref().map_or_else(Vec::new, |resume| resume.state.held.clone())
+    }
+
     /// Returns the run's first step.
     pub fn first_step(&self) -> StepId {
         self.resume.as_ref().map_or(StepId(0), |resume| resume.first_step)

@@ -116,7 +116,7 @@ impl SchedulerProcess<'_> {
         let reported = read_metrics(&dir.join("metrics.jsonl")).unwrap_or_default();
         console.line("taking over from a scheduler that died; --resume or --overwrite start over");
         let step = first.max(StepId(reported.last().map_or(0, |last| last.step + 1)));
-        Beginning { reported: (step, SampleId(u64::MAX)), take_over_at: Some(step), former }
+        Beginning { reported: (step, SampleId(u64::MAX), Vec::new()), take_over_at: Some(step), former }
     }
 
     /// Makes the run's folder ready for an attempt that begins by itself. The files of a former run are moved aside where this one begins
@@ -134,7 +134,8 @@ impl SchedulerProcess<'_> {
         poison_items::keep(dir, composition.poison_items())?;
         keep_config(dir, &loaded.to_yaml())?;
         console.keep_log(&dir.join("log"));
-        Ok(Beginning { reported: (composition.first_step(), composition.cursor()), take_over_at: None, former })
+        let reported = (composition.first_step(), composition.cursor(), composition.held());
+        Ok(Beginning { reported, take_over_at: None, former })
     }
 
     /// Prints what the run is going to do.
@@ -200,8 +201,8 @@ impl SchedulerProcess<'_> {
 
 /// The point where an attempt at the run begins.
 struct Beginning {
-    /// The first step and position in the data stream of which nothing is reported yet.
-    reported: (StepId, SampleId),
+    /// The first step and position in the data stream of which nothing is reported yet, and such positions before that one.
+    reported: (StepId, SampleId, Vec<SampleId>),
     /// The first step that nobody was told of, where this process takes the place of a scheduler that has died.
     take_over_at: Option<StepId>,
     /// The run in the same folder before this one, which goes with the first step.

@@ -73,8 +73,8 @@ pub struct Report {
 pub type FirstStep = Box<dyn FnMut() -> anyhow::Result<Option<JoinHandle<()>>>>;
 
 impl Report {
-    /// `composed` is the whole config, for the manifests; `begin`: the first step that is told of, and the first position of
-    /// the data stream whose samples are.
+    /// `composed` is the whole config, for the manifests; `begin`: the first step that is told of, the first position of the data stream
+    /// whose samples are, and the positions before it whose samples are too.
     ///
     /// # Errors
     /// The run's folder cannot be written.
@@ -82,7 +82,7 @@ impl Report {
         composition: &Composition,
         composed: Value,
         console: Console,
-        begin: (StepId, SampleId),
+        begin: (StepId, SampleId, Vec<SampleId>),
     ) -> anyhow::Result<Self> {
         let (config, folder, StepId(first_step)) = (composition.config(), composition.folder(), begin.0);
         let dir = &config.run.dir;
@@ -105,7 +105,7 @@ impl Report {
             metrics,
             tensorboard,
             trackers,
-            skipped: SkippedSamples::open(dir, begin.1)?,
+            skipped: SkippedSamples::open(dir, begin.1, &begin.2)?,
             slow: BTreeSet::new(),
             times: StepTimes::new(active_before),
             evaluations,

@@ -17,14 +17,14 @@ pub(super) struct SkippedSamples {
 }
 
 impl SkippedSamples {
-    /// Continues the lists in the run's folder `dir`, of the samples before `cursor`.
+    /// Continues the lists in the run's folder `dir`, of the samples before `cursor` but for `held`.
     ///
     /// # Errors
     /// A list is there and cannot be read or written.
-    pub fn open(dir: &Path, cursor: SampleId) -> Result<Self, DataError> {
+    pub fn open(dir: &Path, cursor: SampleId, held: &[SampleId]) -> Result<Self, DataError> {
         Ok(Self {
-            bad: BadSampleList::open(&dir.join("bad.jsonl"), cursor)?,
-            too_long: BadSampleList::open(&dir.join("too_long.jsonl"), cursor)?,
+            bad: BadSampleList::open(&dir.join("bad.jsonl"), cursor, held)?,
+            too_long: BadSampleList::open(&dir.join("too_long.jsonl"), cursor, held)?,
             num_shown: 0,
         })
     }
