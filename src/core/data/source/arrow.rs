@@ -19,7 +19,7 @@ use serde_json::{Map, Value as Json};
 use super::arrow_values::{Reader, list_len, text_bytes};
 use super::blob::Blob;
 use super::block::{Block, Body, Record};
-use super::patience::may_pass;
+use super::patience::is_of_system;
 use super::table::guarded;
 
 const MAGIC: &[u8] = b"ARROW1\0\0";
@@ -65,10 +65,10 @@ impl Batches {
     /// Rows of each block.
     ///
     /// # Errors
-    /// The reason: the file is no Arrow file, or its end cannot be read now.
+    /// The reason: the file is no Arrow file, or the system does not give its end.
     pub fn lens(blob: &Blob) -> Result<Vec<u64>, String> {
         let contents = guarded(|| Contents::read(blob))?;
-        if let Some(reason) = contents.torn.as_ref().filter(|reason| may_pass(reason)) {
+        if let Some(reason) = contents.torn.as_ref().filter(|reason| is_of_system(reason)) {
             return Err(reason.clone());
         }
         Ok(contents.blocks().into_iter().map(|range| contents.rows(range)).collect())

@@ -19,11 +19,12 @@ pub enum Blob {
     Memory(Arc<[u8]>),
     #[cfg(feature = "cloud")]
     Remote(super::remote::Object),
-    /// A disk that fails: bytes from `from` on cannot be read, so many times.
+    /// A disk that fails: bytes from `from` on cannot be read, so many times, for the reason `errno`.
     #[cfg(test)]
     Faulty {
         bytes: Arc<[u8]>,
         from: u64,
+        errno: rustix::io::Errno,
         left: std::sync::atomic::AtomicU32,
     },
 }
@@ -69,12 +70,12 @@ impl Blob {
             #[cfg(feature = "cloud")]
             Self::Remote(object) => object.read_at(offset, len),
             #[cfg(test)]
-            Self::Faulty { bytes, from, left } => {
+            Self::Faulty { bytes, from, errno, left } => {
                 use std::sync::atomic::Ordering::Relaxed;
                 let fails = offset + len as u64 > *from
                     && left.fetch_update(Relaxed, Relaxed, |left| left.checked_sub(1)).is_ok();
                 match fails {
-                    true => Err(io::Error::from_raw_os_error(rustix::io::Errno::IO.raw_os_error())),
+                    true => Err(io::Error::from_raw_os_error(errno.raw_os_error())),
                     false => Ok(bytes[offset as usize..offset as usize + len].to_vec()),
                 }
             }

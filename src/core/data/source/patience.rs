@@ -41,7 +41,7 @@ pub(super) fn is_of_system(reason: &str) -> bool {
 }
 
 /// Returns whether it is an error of the system that may pass: it is named with its number, whatever it has gone through.
-pub(super) fn may_pass(reason: &str) -> bool {
+fn may_pass(reason: &str) -> bool {
     MAY_PASS.iter().any(|errno| reason.contains(&format!("(os error {})", errno.raw_os_error())))
 }
 
@@ -75,7 +75,7 @@ mod tests {
 
     /// Bytes from `from` on cannot be read the first `left` times.
     fn faulty(bytes: &[u8], from: usize, left: u32) -> Blob {
-        Blob::Faulty { bytes: bytes.into(), from: from as u64, left: AtomicU32::new(left) }
+        Blob::Faulty { bytes: bytes.into(), from: from as u64, errno: Errno::IO, left: AtomicU32::new(left) }
     }
 
     #[test]
@@ -98,7 +98,11 @@ mod tests {
             let whole = patiently(|| Batches::open(&blob, 0), |batches| batches.lost()).unwrap();
             assert!(whole.len() == 3 && (0..3).all(|row| whole.read(row).is_ok()));
         }
-        let counted = Batches::lens(&faulty(&bytes, bytes.len() - 200, 1));
-        assert!(counted.unwrap_err().contains("os error 5"), "what is counted is remembered");
+        // What is counted is remembered, also where the error does not pass.
+        for errno in [Errno::IO, Errno::ACCESS] {
+            let (from, left) = (bytes.len() as u64 - 200, AtomicU32::new(1));
+            let counted = Batches::lens(&Blob::Faulty { bytes: bytes.as_slice().into(), from, errno, left });
+            assert!(counted.unwrap_err().contains(&format!("(os error {})", errno.raw_os_error())));
+        }
     }
 }

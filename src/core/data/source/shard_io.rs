@@ -11,7 +11,7 @@ use super::block::Block;
 use super::folder::Folder;
 use super::indexed::{Documents, ids_of};
 use super::lines::Lines;
-use super::patience::{is_of_system, may_pass, patiently};
+use super::patience::{is_of_system, patiently};
 use super::shard::{Container, Shard};
 use super::sheet::Sheet;
 use super::table::Table;
@@ -86,7 +86,7 @@ impl Shard {
     /// Returns the number of records of each of the shard's blocks.
     ///
     /// # Errors
-    /// The reason: it cannot be read at all, or a part of it cannot be read now.
+    /// The reason: it cannot be read at all, or the system does not give a part of it.
     pub fn count(&self, format: Format) -> Result<Vec<u64>, String> {
         patiently(|| self.try_to_count(format), |_| None)
     }
@@ -98,7 +98,7 @@ impl Shard {
             Container::Indexed => Documents::lens(&self.index()?),
             _ => {
                 let block = self.open(0, format)?;
-                match block.lost().filter(|reason| may_pass(reason)) {
+                match block.lost().filter(|reason| is_of_system(reason)) {
                     Some(reason) => Err(reason.to_owned()),
                     None => Ok(vec![block.len()]),
                 }
