@@ -336,8 +336,8 @@ fn members(dataset: &Dataset, pack: &[SampleId], max_bytes: u64) -> Result<Vec<M
     if num_bytes > max_bytes {
         let (own, id) = largest;
         let reason = format!(
-            "its files have {own} of the {num_bytes} bytes of its pack, more than the {max_bytes} that are read of one: \
-             make them smaller, or lower data.pack.max_tokens"
+            "its files have {own} of the {num_bytes} bytes of its pack, more than the {max_bytes} that are read of \
+             one: make them smaller, or lower data.pack.max_tokens"
         );
         return Err((id, dataset.bad(id.0, reason)));
     }
