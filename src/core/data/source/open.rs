@@ -108,7 +108,7 @@ pub fn count(found: &Found, format: Format, index: &mut Index) -> Result<Vec<Vec
     let mut lens: Vec<Option<Vec<u64>>> = (0..found.shards.len()).map(|at| known(at, index)).collect();
     let missing: Vec<usize> = (0..lens.len()).filter(|&at| lens[at].is_none()).collect();
     let counted = in_parallel(&missing, "counting samples", |&at| found.shards[at].count(format));
-    let (mut failed, mut num_failed) = (None, 0u64);
+    let (mut failed, mut num_failed, mut refused) = (None, 0u64, None);
     for (&at, counted) in missing.iter().zip(counted) {
         let shard = &found.shards[at];
         match counted {
@@ -117,14 +117,16 @@ pub fn count(found: &Found, format: Format, index: &mut Index) -> Result<Vec<Vec
                 lens[at] = Some(counts);
             }
             Err(reason) => {
-                if let Some(refused) = shard.refused(&reason) {
-                    return Err(refused);
-                }
+                refused = refused.or_else(|| shard.refused(&reason));
                 num_failed += 1;
                 failed.get_or_insert_with(|| DataError::file(Path::new(&shard.name), reason));
                 lens[at] = Some(vec![1]);
             }
         }
+    }
+    // The others are not counted again.
+    if let Some(refused) = refused {
+        return Err(refused);
     }
     // Each that failed has one.
     let num_samples: u64 = lens.iter().flatten().flatten().sum();

@@ -67,7 +67,8 @@ impl Source {
         let mut index = Index::open(index_dir, &found.shards);
         let lens = match found.set {
             Some(_) => Vec::new(),
-            None => count(&found, file.format, &mut index)?,
+            // What could be counted is not counted again.
+            None => count(&found, file.format, &mut index).inspect_err(|_| index.save())?,
         };
         let Found { shards, layout, set, .. } = found;
         let units = lens.iter().enumerate().flat_map(|(shard, parts)| {
@@ -122,7 +123,7 @@ impl Source {
             return Err(DataError::file(&source.name, reason));
         }
         if source.layout.is_text() {
-            source.cut(max_tokens, num_tokens, &mut index)?;
+            source.cut(max_tokens, num_tokens, &mut index).inspect_err(|_| index.save())?;
         }
         // Of all that there is: a limit changes no sample.
         source.limit = (file.max_samples, file.select);

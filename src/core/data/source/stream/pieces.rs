@@ -106,14 +106,11 @@ impl Source {
                 _ => self.open_unit(unit).and_then(|it| whole(&*it.block).map(|()| it.num_samples())),
             }
         });
-        let mut unread = BTreeSet::new();
+        let (mut unread, mut refused) = (BTreeSet::new(), None);
         for (&unit, counted) in missing.iter().zip(counted) {
             let Unit { shard, num_records, .. } = self.units[unit];
-            let refused = counted.as_ref().err().and_then(|reason| self.shards[shard].refused(reason));
-            if let Some(refused) = refused {
-                return Err(refused);
-            }
-            if counted.is_err() {
+            if let Err(reason) = &counted {
+                refused = refused.or_else(|| self.shards[shard].refused(reason));
                 unread.insert(shard);
             }
             lens[unit] = Some(counted.unwrap_or(num_records));
@@ -126,7 +123,7 @@ impl Source {
             index.put(shard, &what, of.collect());
         }
         self.before = sums(lens.into_iter());
-        Ok(())
+        refused.map_or(Ok(()), Err)
     }
 }
 

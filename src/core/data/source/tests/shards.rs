@@ -190,10 +190,11 @@ fn a_shard_that_the_system_does_not_give_is_no_bad_sample() {
     folder.write("a.jsonl", "{\"text\": \"a\"}\n".repeat(2));
     let shard = |name: &str| Shard { name: folder.path(name), size: 14, tag: String::new() };
     let found = Found { shards: vec![shard("a.jsonl"), shard("b.jsonl")], counts: vec![None; 2], ..Found::default() };
-    let counted = count(&found, Format::Auto, &mut Index::open(None, &found.shards));
-    let error = counted.unwrap_err().to_string();
+    let mut index = Index::open(None, &found.shards);
+    let error = count(&found, Format::Auto, &mut index).unwrap_err().to_string();
     assert!(error.contains("b.jsonl: cannot be opened: ") && error.contains("(os error 2); "), "{error}");
     assert!(error.ends_with("make it readable, or leave it out of the data"), "{error}");
+    assert_eq!(index.get(&found.shards[0], "records that are not blank"), Some(&vec![2]), "the others are known then");
     // What is damaged is so for everybody.
     folder.write("b.jsonl", "PK\u{3}\u{4}");
     let counted = count(&found, Format::Auto, &mut Index::open(None, &found.shards));
