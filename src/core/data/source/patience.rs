@@ -12,6 +12,9 @@ const PAUSES: [Duration; 3] = [Duration::from_millis(50), Duration::from_millis(
 const MAY_PASS: [Errno; 7] =
     [Errno::MFILE, Errno::NFILE, Errno::NOMEM, Errno::IO, Errno::STALE, Errno::TIMEDOUT, Errno::AGAIN];
 
+/// Begins the reason why a store does not give an object, or a part of it.
+pub(super) const OF_STORE: &str = "cannot be read over the network";
+
 /// Calls `read` until it succeeds or fails for good. `lost` tells why a part is missing of what was read: after the last try that is
 /// returned as it is.
 ///
@@ -35,9 +38,9 @@ pub(super) fn patiently<T>(
     read()
 }
 
-/// Returns whether the system, and not what a file holds, is the reason why it cannot be read.
+/// Returns whether the system or a store, and not what a file holds, is the reason why it cannot be read.
 pub(super) fn is_of_system(reason: &str) -> bool {
-    reason.contains("(os error ")
+    reason.contains("(os error ") || reason.contains(OF_STORE)
 }
 
 /// Returns whether it is an error of the system that may pass: it is named with its number, whatever it has gone through.

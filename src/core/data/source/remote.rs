@@ -7,6 +7,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use object_store::path::Path;
 use object_store::{ObjectStore, ObjectStoreExt};
 
+use super::patience::OF_STORE;
 use super::shard::Shard;
 use crate::store::{self, client_of, failed, wait};
 
@@ -120,7 +121,7 @@ fn describe(url: &str, error: &object_store::Error) -> String {
 }
 
 fn unread(reason: &str) -> String {
-    format!("cannot be read: {reason}")
+    format!("{OF_STORE}: {reason}")
 }
 
 /// Puts an object into a store.

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use super::*;
+use crate::data::source::patience::is_of_system;
 
 #[test]
 fn buckets_are_listed_and_read_by_ranges() {
@@ -91,4 +92,6 @@ fn shards_are_read_over_http() {
     assert_eq!((0..4).map(|index| shown(&source, index)).collect::<Vec<_>>(), ["one", "two", "one", "two"]);
     let error = open(&TrainFile::new(format!("{server}/gone.tar").as_str())).err().unwrap().to_string();
     assert!(error.contains("gone.tar") && error.contains("cannot be read"), "{error}");
+    // Of a part of an object, this ends a count too.
+    assert!(is_of_system(&error), "{error}");
 }
