@@ -104,6 +104,11 @@ fn the_config_of_a_run_folder_that_was_moved_does_not_begin_anew() {
     let named = "run/checkpoints, checkpoint.dir of moved/config.yaml,";
     fixture.fails(&resume, 2, &[named, "moved/checkpoints/step-00000002", &here.join(" ")]);
     assert!(!fixture.path("run/checkpoints/step-00000003").exists());
+    // The checkpoints beside this config are those of another one.
+    let own = fixture.read("moved/config.yaml").replace("run/checkpoints", "own/checkpoints");
+    fixture.write("moved/own.yaml", own);
+    fixture.succeeds(&["run", "moved/own.yaml", "--resume", "run.dir=own"]);
+    assert!(fixture.path("own/checkpoints/step-00000002").exists());
     fixture.succeeds(&[&resume[..], &here].concat());
     assert!(fixture.path("moved/checkpoints/step-00000003").exists());
     // Its own places in a command are those of another run.

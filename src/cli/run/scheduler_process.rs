@@ -18,8 +18,9 @@ use crate::run::uploads;
 use loongforge_actors::checkpoint::{Uploads, clean, restore};
 use loongforge_actors::journal::is_open;
 use loongforge_actors::launch::{is_takeover, keeper};
-use loongforge_core::checkpoint::latest;
+use loongforge_core::checkpoint::{MANIFEST, Manifest, latest};
 use loongforge_core::config::{Device, KeyOrigin, Loaded, RunConfig};
+use loongforge_core::files;
 use loongforge_core::observe::Console;
 use loongforge_core::text::counted;
 use loongforge_torch::device::settle;
@@ -214,7 +215,7 @@ impl SchedulerProcess<'_> {
 /// The config in a run's folder names that folder: where it was moved, a resume would begin anew in the former place.
 ///
 /// # Errors
-/// `checkpoint.dir` is from `file`, and the checkpoints are beside that.
+/// `checkpoint.dir` is from `file`, and checkpoints that were written with the same one are beside that.
 fn expect_not_moved(file: &Path, loaded: &Loaded) -> anyhow::Result<()> {
     let here = format!("{}:", file.display());
     let is_from_file = |it: &KeyOrigin| it.path == "checkpoint.dir" && it.from.starts_with(&here);
@@ -224,6 +225,12 @@ fn expect_not_moved(file: &Path, loaded: &Loaded) -> anyhow::Result<()> {
         return Ok(());
     }
     let Some(newest) = latest(&beside)? else { return Ok(()) };
+    // Another run may have its checkpoints beside this config.
+    let text = files::read(&newest.join(MANIFEST), files::MAX_TEXT_BYTES).unwrap_or_default();
+    let then = Manifest::parse(&text, &newest).map(|manifest| manifest.config).unwrap_or_default();
+    if then.pointer("/checkpoint/dir") != loaded.composed.pointer("/checkpoint/dir") {
+        return Ok(());
+    }
     let (named, file, newest) = (loaded.config.checkpoint.dir.display(), file.display(), newest.display());
     let (folder, beside) = (folder.display(), beside.display());
     Err(UsageError(format!(
