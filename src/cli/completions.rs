@@ -1,6 +1,7 @@
 //! `loongforge completions`: shell completions and man pages.
 
 use super::UsageError;
+use super::outputs::local_path;
 use anyhow::Context;
 use clap::{Args, Command};
 use clap_complete::Shell;
@@ -19,7 +20,7 @@ pub struct CompletionsArgs {
     /// The shell whose completions are printed
     shell: Option<Shell>,
     /// Folder to write man pages into, one for each command
-    #[arg(long, value_name = "DIR", conflicts_with = "shell")]
+    #[arg(long, value_name = "DIR", value_parser = local_path(), conflicts_with = "shell")]
     man: Option<PathBuf>,
 }
 

@@ -1,6 +1,7 @@
 //! `loongforge judge-policy`: counts a policy's successes, or compares its actions with recorded ones.
 
 use super::UsageError;
+use super::outputs::local_path;
 use crate::model::hub_data::fetch_paths;
 use crate::policy::judge::judge_pads;
 use crate::policy::open_loop::{Given, missing_cameras, names_in, open_loop};
@@ -45,7 +46,7 @@ pub struct JudgePolicyArgs {
     #[arg(long, value_name = "FEATURE", requires = "episodes")]
     state: Option<String>,
     /// Folder of plots to write: recorded and predicted actions of the first episode
-    #[arg(long, value_name = "FOLDER", requires = "episodes")]
+    #[arg(long, value_name = "FOLDER", value_parser = local_path(), requires = "episodes")]
     plots: Option<PathBuf>,
 }
 

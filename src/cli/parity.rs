@@ -1,6 +1,7 @@
 //! `loongforge parity`: compares our numbers with reference numbers of fixtures, and what we write of a fixture's model with what
 //! the reference reads.
 
+use super::outputs::local_path;
 use super::parity_layout::{self as layouts, Layouts};
 use crate::checkpoint::saved_config;
 use anyhow::{Context, bail};
@@ -21,7 +22,7 @@ pub struct ParityArgs {
     folders: Vec<PathBuf>,
     /// Instead of comparing, train each fixture's model and write it to OUT/NAME in Hugging Face format, with the computed
     /// logits, for tests/oracle/roundtrip.py
-    #[arg(long, value_name = "OUT")]
+    #[arg(long, value_name = "OUT", value_parser = local_path())]
     export: Option<PathBuf>,
     /// Number of AdamW steps on the fixture's batch before the export
     #[arg(long, value_name = "N", default_value_t = 3, requires = "export")]

@@ -63,6 +63,7 @@ fn what_is_not_there_is_named() {
         &["data", "digits", "--out", url][..],
         &["checkpoint", "export-hf", "model", url],
         &["certs", "new", "--run", "a", "--out", url],
+        &["completions", "--man", url],
     ] {
         fixture.fails(args, 2, &[url, "this is a URL"]);
     }
