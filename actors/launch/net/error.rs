@@ -35,8 +35,6 @@ pub enum NetError {
     Make(#[from] rcgen::Error),
     #[error("TLS: {0}")]
     Tls(#[from] rustls::Error),
-    #[error(transparent)]
-    Refused(#[from] Refusal),
 }
 
 /// The reason why a peer is not admitted.

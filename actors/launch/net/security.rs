@@ -115,7 +115,8 @@ impl Security {
     pub fn of_party(party: Party, dir: &Path) -> Result<Self, NetError> {
         let theirs = dir.join("tls.crt");
         let path = if theirs.exists() { theirs } else { dir.join(format!("{party}.pem")) };
-        let run = Identity::of(&certificates(&path)?[0])?.run;
+        let mine = Identity::of(&certificates(&path)?[0]);
+        let run = mine.map_err(|reason| NetError::NotOurs { path, reason })?.run;
         Self::with_certificates(&run, party, dir)
     }
 

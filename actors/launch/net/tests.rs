@@ -320,6 +320,9 @@ fn keys_that_others_may_read_and_certificates_of_others_are_named() {
     assert!(load("a", data).unwrap().contains("data.pem: its certificate is for the role encoder"));
     std::fs::write(dir.path().join("data.pem"), "nothing").unwrap();
     assert!(load("a", data).unwrap().contains("data.pem: no usable certificate or key"));
+    copy("ca.pem", "operator.pem");
+    let nobody = Security::of_party(Party::Operator, dir.path()).err().unwrap().to_string();
+    assert!(nobody.contains("operator.pem: its certificate names no run and role"), "{nobody}");
     copy("operator.key", "scheduler.key");
     let mixed = load("a", SCHEDULER).unwrap();
     let names = ["scheduler.key: no usable certificate or key: it cannot be used with ", "scheduler.pem: "];
