@@ -12,7 +12,8 @@ use crate::data::file_kind::{FileKind, kind_of};
 /// Holds where each field of a sample is found.
 pub type FieldMap = BTreeMap<String, String>;
 
-/// Returns a crude sample: `texts` are messages, or questions with answers (`user`, `assistant`); `name` lists members; `images`, `videos` and `audios` go before it.
+/// Returns a crude sample: `texts` are messages, or questions with answers (`user`, `assistant`); `name` lists members; `images`,
+/// `videos` and `audios` go before it.
 ///
 /// # Errors
 /// A field is missing, or not what it must be.
@@ -40,6 +41,7 @@ pub fn crude(mut record: Map<String, Json>) -> Result<Map<String, Json>, DataErr
     if let Some(pairs) = pairs {
         record.insert("messages".to_owned(), pairs.into_iter().flatten().collect());
         let mut record = super::beside::with_system(record)?;
+        super::sharegpt::name_files(&mut record);
         super::sharegpt::place_files(&mut record);
         return Ok(record);
     }
@@ -221,5 +223,9 @@ mod tests {
         assert_eq!(messages(asked, json!([]))[0], "user: Who?");
         let placed = json!([{"user": "In <image>?", "assistant": "yes"}]);
         assert_eq!(messages(placed, json!(["a.png"])), ["user: In <image>?", "assistant: yes"]);
+        let single = json!({"texts": [{"user": "Who?", "assistant": "me"}], "image": "a.png"});
+        let record = crude(single.as_object().unwrap().clone()).unwrap();
+        let question = json!({"role": "user", "content": "<image>\nWho?"});
+        assert_eq!((&record["messages"][0], &record["images"]), (&question, &json!("a.png")));
     }
 }
