@@ -25,6 +25,8 @@ The file has comments; `loongforge check my.yaml` then checks it against model, 
 
 /// Keys of a `config.json` that describe the parts of a model that see or hear.
 const TOWER_KEYS: [&str; 3] = ["vision_config", "audio_config", "thinker_config"];
+/// The `model_type` of a language model that is put together with towers.
+const COMPOSED: &str = "loongforge_vlm";
 /// Parts of the names of models that see or hear.
 const TOWER_NAMES: [&str; 12] = [
     "-vl",
@@ -150,7 +152,7 @@ fn makes_pictures(model: &str, pipeline: Option<&str>) -> bool {
 fn sees_or_hears(model: &str) -> bool {
     let config = files::read(&Path::new(model).join("config.json"), files::MAX_TEXT_BYTES).ok();
     match config.and_then(|text| serde_json::from_slice::<serde_json::Value>(&text).ok()) {
-        Some(config) => TOWER_KEYS.iter().any(|key| config[*key].is_object()),
+        Some(config) => config["model_type"] == COMPOSED || TOWER_KEYS.iter().any(|key| config[*key].is_object()),
         None => {
             let name = model.to_ascii_lowercase().replace('_', "-");
             TOWER_NAMES.iter().any(|part| name.contains(*part))
@@ -220,6 +222,7 @@ mod tests {
             (r#"{"model_type": "qwen3", "vision_config": null}"#, false),
             (r#"{"model_type": "qwen2_5_vl", "vision_config": {"depth": 2}}"#, true),
             (r#"{"model_type": "qwen2_audio", "audio_config": {}}"#, true),
+            (r#"{"model_type": "loongforge_vlm", "image_encoder": {}}"#, true),
             ("[]", false),
         ] {
             std::fs::write(dir.path().join("config.json"), config).unwrap();
