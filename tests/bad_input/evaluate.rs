@@ -120,7 +120,7 @@ fn bad_samples_are_named_and_too_many_are_no_result() {
 
     let first = good.lines().next().unwrap();
     fixture.write("lists/elsewhere.jsonl", first);
-    let words = ["no sample can be used", "No such file", "in the folder of their list, or in --media-dir"];
+    let words = ["no sample can be used", "No such file", "or in --media-dir (of a config's data set: media_dir)"];
     fixture.fails(&["evaluate", "run", "lists/elsewhere.jsonl"], 1, &words);
     fixture.write("data/many.jsonl", format!("{first}\n").repeat(98) + "no json\nno json\n");
     let words = ["2 of 100 samples are bad, more than `data.on_bad_sample.max_fraction` = 0.01", "data/many.jsonl:100"];

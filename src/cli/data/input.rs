@@ -258,7 +258,10 @@ pub fn format(text: &str) -> Result<Format, String> {
 pub fn described(bad: &BadSample) -> String {
     let told = safe(&bad.to_string());
     match bad.reason.contains("No such file or directory") {
-        true => format!("{told}; files are looked for in the folder of their list, or in --media-dir"),
+        true => format!(
+            "{told}; files are looked for in the folder of their list, or in --media-dir (of a config's data set: \
+             media_dir)"
+        ),
         false => told,
     }
 }
