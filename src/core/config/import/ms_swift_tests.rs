@@ -242,6 +242,10 @@ fn a_projector_has_a_rate_of_its_own_beside_that_of_its_tower() {
     assert_eq!(trained("--vit_lr 0.125"), (Some(0.125), Some(2.0)));
     assert_eq!(trained("--vit_lr 0.125 --aligner_lr 0.125"), (Some(0.125), None));
     assert_eq!(found("--freeze_aligner true --vit_lr 0.125 --aligner_lr 0.5"), (Some(0.125), None));
+    // Nothing is relative to 0.
+    let still = of("sft", "--tuner_type full --freeze_vit false --freeze_aligner false --vit_lr 0 --aligner_lr 0.5");
+    assert_eq!(missing(&still), ["--aligner_lr"]);
+    assert!(still.notes.iter().any(|note| note.contains("projector is not trained")), "{:?}", still.notes);
 }
 
 #[test]

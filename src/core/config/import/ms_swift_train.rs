@@ -27,7 +27,11 @@ fn projector_rate(sheet: &mut Sheet) {
     let pool = sheet.set_number("pools.encoder.lr").unwrap_or(usual);
     let own = sheet.number("aligner_lr").unwrap_or(usual);
     let ratio = own / pool;
-    if ratio.is_finite() && own != pool {
+    if own != pool && !ratio.is_finite() {
+        sheet.note("the image projector is not trained, as its pool has the rate 0: freeze the tower instead");
+        return sheet.missing("lr_ratios are relative to pools.encoder.lr, which is 0", &["aligner_lr"]);
+    }
+    if own != pool {
         sheet.set(RATIOS, json!({ "*": ratio }));
     }
     sheet.arrived("aligner_lr", RATIOS);
