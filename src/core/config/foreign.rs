@@ -2,7 +2,8 @@
 
 use super::node::join;
 
-/// Names of transformers, TRL, LLaMA-Factory, ms-swift, VeOmni, LLaVA, Qwen-VL, torchtitan and Megatron-LM; our key; how its value differs from theirs.
+/// Lists names of transformers, TRL, LLaMA-Factory, ms-swift, VeOmni, LLaVA, Qwen-VL, torchtitan and Megatron-LM with our key and how
+/// its value differs from theirs.
 const NAMES: &[(&[&str], &str, &str)] = &[
     (
         &["model_name_or_path", "model_name", "base_model", "pretrained_model_name_or_path", "hf_assets_path"],
