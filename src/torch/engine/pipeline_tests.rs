@@ -226,7 +226,7 @@ fn replicas_of_a_pipeline_equal_one_process_whatever_they_share_out() {
     check(moe, ranks(2), 2, ZeroStage::Gradients, 4, "moe, 2 replicas of 2 stages");
 }
 
-/// Of features that nobody waits for no gradient is computed, and the gradients of parameters keep their bits.
+/// No gradient is computed of features that nobody waits for, and the gradients of parameters keep their bits.
 #[test]
 fn constant_features_change_no_gradient_of_a_parameter() {
     let config = vlm();

@@ -135,7 +135,7 @@ mod tests {
         assert_eq!(found(&[]), [1.0, -1.0, 3.0, 0.0]);
     }
 
-    /// As transformers' `SequenceBiasLogitsProcessor` does with sequences of one token.
+    /// transformers' `SequenceBiasLogitsProcessor` adds the same to sequences of one token.
     #[test]
     fn a_bias_is_added_to_the_score_of_its_token() {
         let scores = Tensor::from_slice(&[1.0f32, -1.0, 3.0, 0.0]);

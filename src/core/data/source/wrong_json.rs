@@ -1,4 +1,4 @@
-//! What may be wrong with a record that is no JSON: mistakes that programs make when they write samples.
+//! Says what may be wrong with a record that is no JSON: mistakes that programs make when they write samples.
 
 use serde_json::{Error, Value as Json};
 

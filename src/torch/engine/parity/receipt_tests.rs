@@ -171,7 +171,7 @@ fn a_step_between_processes_copies_nothing_on_receipt() {
     }
 }
 
-/// Of two towers in one pool one is frozen: no gradient of its features is sent, and nobody waits for one.
+/// One of two towers in a pool is frozen: no gradient of its features is sent, and nobody waits for one.
 #[test]
 fn gradients_of_features_go_back_to_the_towers_that_are_trained() {
     for tower in [Tower::Vision, Tower::Audio] {

@@ -99,7 +99,7 @@ mod tests {
     use super::{Order, count_sorted, inverse};
     use crate::native::grad;
 
-    /// What GPUs compute equals what CPUs do.
+    /// The order and counts that GPUs compute equal those of CPUs.
     #[test]
     fn experts_are_counted_and_orders_inverted_by_sorting() {
         tch::manual_seed(6);

@@ -183,7 +183,7 @@ fn texts_that_cannot_be_read_are_measured_again() {
     assert_eq!(count(), 5);
 }
 
-/// As one bad sample it would move all that are behind it, until it can be read.
+/// A shard that counted as one bad sample would move all samples behind it, until it can be read.
 #[test]
 fn a_shard_that_the_system_does_not_give_is_no_bad_sample() {
     let folder = Folder::new();

@@ -83,7 +83,7 @@ pub(super) struct Crowd {
     pub writing: Vec<(ActorId, Event)>,
     /// A part is only written when nobody has anything to say.
     writes_late: bool,
-    /// What is heard of nobody: publications, and that it is time to save again.
+    /// Inputs that no actor sends: publications, and that it is time to save again.
     others: Vec<Input>,
     /// The number of publications that fail.
     num_failing: usize,
